@@ -89,17 +89,23 @@ class Recorder:
         from jax._src.interpreters import partial_eval, pxla
 
         from meshbridge import pipeline
+        from meshbridge.runtime import xla
         from meshbridge.verify import program
 
         for owner, name, kind in (
             (compiler, "backend_compile_and_load", "compile"),
+            (xla, "_compile", "compile"),
             (partial_eval, "trace_to_jaxpr", "trace"),
             (pxla, "lower_sharding_computation", "trace"),
             (pipeline, "run", "partition"),
             (pipeline, "partition_module", "partition"),
             (program.Program, "evaluate", "verify"),
         ):
-            setattr(owner, name, self.seconds.counting(kind, getattr(owner, name)))
+            function = getattr(owner, name)
+            counted = self.seconds.counting(kind, function)
+            if hasattr(function, "cache_clear"):
+                counted.cache_clear = function.cache_clear  # type: ignore[attr-defined]
+            setattr(owner, name, counted)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
