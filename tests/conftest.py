@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,36 @@ QUICK = (
 )
 """Files of which every test that is not slow belongs to `make quick`: together they take less than 170 seconds of CPU time."""
 
+SAMPLED = {
+    "growth/test_devices.py": 4,
+    "lowering/shard_map/test_program.py": 4,
+    "lowering/shard_map/test_table.py": 4,
+    "lowering/test_lower_collectives.py": 4,
+    "dialect/test_renumber.py": 4,
+    "operations/test_families.py": 4,
+    "operations/test_interpreter.py": 4,
+    "operations/test_properties.py": 4,
+    "operations/test_samples.py": 3,
+    "operations/test_uneven.py": 4,
+    "ops/test_composites.py": 3,
+    "ops/test_generic_reductions.py": 4,
+    "ops/test_known_calls.py": 3,
+    "ops/test_sharding_rules.py": 3,
+    "ops/test_windows.py": 3,
+    "overlap/test_balanced_ring.py": 4,
+    "overlap/test_delay_scaling.py": 3,
+    "overlap/test_ring_attention.py": 3,
+    "overlap/test_ring_attention_gradients.py": 4,
+    "overlap/test_ring_attention_layers.py": 4,
+    "programs/test_user_programs.py": 4,
+    "resharding/test_emit.py": 4,
+    "resharding/test_planner.py": 3,
+    "verify/test_verdict_partitioned.py": 3,
+    "zoo/test_zoo.py": 3,
+}
+"""Files whose tests check one idea on many cases, each of which is dear: of the cases of a test, one in so many belongs to `make
+test`, and the others are slow. The first always stays."""
+
 NO_SKIPS = "MESHBRIDGE_NO_SKIPS"
 """Environment variable that makes a failure of every skipped test, where all that tests need is known to be there."""
 
@@ -79,9 +110,15 @@ so that it is the same in every run."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks what is quick, and leaves out slow tests of other parts."""
+    """Marks what is slow and what is quick, and leaves out slow tests of other parts."""
     here = Path(__file__).parent
+    cases: Counter[tuple[Path, str]] = Counter()
     for item in items:
+        one_in = SAMPLED.get(item.path.relative_to(here).as_posix(), 1)
+        if one_in > 1 and isinstance(item, pytest.Function) and not item.get_closest_marker("slow"):
+            if cases[item.path, item.originalname] % one_in:
+                item.add_marker(pytest.mark.slow)
+            cases[item.path, item.originalname] += 1
         if item.path.relative_to(here).as_posix() in QUICK and not item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.quick)
     if chosen := os.environ.get(PART):

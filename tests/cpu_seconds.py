@@ -1,7 +1,7 @@
-"""A plugin of pytest: where the CPU seconds of a run go, by file and by kind. `python -m pytest -p tests.cpu_seconds --cpu-seconds FILE`.
+"""A plugin of pytest that says where the CPU seconds of a run go, by file and by kind.
 
-FILE gets JSON: for each test file its seconds (user and system, children included), and how many of them each of KINDS took.
-`python -m tests.cpu_seconds FILE` prints them as a table.
+`python -m pytest -p tests.cpu_seconds --cpu-seconds FILE` writes JSON into FILE: for each test file its seconds (user and system,
+children included), and how many of them each of KINDS took. `python -m tests.cpu_seconds FILE` prints them as a table.
 """
 
 from __future__ import annotations
