@@ -82,7 +82,7 @@ class Row:
         return Source(self.program, self.annotation, target.devices, EXPORT_PLATFORM[target.machine.platform])
 
 
-LONG = (("gpt48", WRITTEN), ("resnet50", "inputs"), ("unet", "inputs"))
+LONG = (("gpt48", WRITTEN), ("resnet50", "inputs"), ("unet", "constrained"), ("unet", "inputs"))
 """Programs that are planned without a topology only, where a plan takes a few seconds and not half a minute."""
 
 
@@ -96,7 +96,7 @@ def every_row() -> tuple[Row, ...]:
     rows = [Row(*program, machine) for program in programs for machine in OF_PRICES]
     for machine in TOPOLOGIES:
         is_small = of_machine(machine).devices == SMALL_DEVICES
-        planned = [each for each in programs if (is_small and each not in LONG) or each[1] == "constrained"]
+        planned = [each for each in programs if each not in LONG and (is_small or each[1] == "constrained")]
         pairs = [(each, options) for each in planned for options in get_args(OptionSet)]
         rows += [Row(*each, machine, options) for each, options in pairs if (each[1], options) != ("inputs", "best")]
     return tuple(sorted(rows))
