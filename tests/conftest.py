@@ -71,6 +71,7 @@ QUICK = (
 """Files of which every test that is not slow belongs to `make quick`: together they take less than 170 seconds of CPU time."""
 
 SAMPLED = {
+    "decide/test_open_inside.py": 4,
     "growth/test_devices.py": 4,
     "lowering/shard_map/test_program.py": 4,
     "lowering/shard_map/test_table.py": 4,

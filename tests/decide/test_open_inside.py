@@ -141,6 +141,7 @@ def test_there_is_no_such_plan_without_constraints(mesh: jax.sharding.Mesh) -> N
     assert planned(jitted, (arguments[1][0], arguments[0][3][0]), "bytes", inside_open=True) is None
 
 
+@pytest.mark.slow
 def test_the_predicted_step_chooses_it() -> None:
     """Norms of shards take less time, and what is kept of them less memory. `inside="closed"` holds constraints as written."""
     exported = build_realistic("gpt8_scan_dp_tp", "constrained", 8).export_for("tpu")

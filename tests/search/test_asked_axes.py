@@ -58,6 +58,7 @@ def axes_of(tree: Tree) -> set[str]:
     return {name for entry in entries for name in ((entry,) if isinstance(entry, str) else entry)}
 
 
+@pytest.mark.slow
 def test_parameters_are_not_split_along_the_axis_for_data() -> None:
     fixed = {"batch['x']": P("data")}
     free = find(fixed=fixed, memory_limit="60MB")

@@ -76,8 +76,7 @@ def specs(tree: Tree) -> list[P]:
 @pytest.mark.parametrize(
     "name",
     [
-        "vocab_loss",
-        pytest.param("cp_attention", marks=pytest.mark.slow),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("vocab_loss", "cp_attention")),
         *(pytest.param(name, marks=[pytest.mark.slow, pytest.mark.long]) for name in LONG),
     ],
 )
@@ -248,6 +247,7 @@ def test_a_search_is_never_worse_than_what_the_annotations_alone_give(name: str,
     assert [leaf.sharding for leaf in again.arguments] == [leaf.sharding for leaf in plan.arguments]
 
 
+@pytest.mark.slow
 def test_what_annotations_lead_to_is_handed_on_as_it_came_in() -> None:
     """Where `partition` decides otherwise, the plan keeps to that."""
     program = half_annotated("moe_grad", slice(1, None, 2))

@@ -110,6 +110,7 @@ def test_the_fastest_plan_is_given_though_its_trial_took_all_the_time(clock: Clo
     assert plan.seconds < 0.9 * tried[0]
 
 
+@pytest.mark.slow
 def test_several_meshes_share_the_seconds(clock: Clock) -> None:
     find(24.0, mesh="8", fixed={})
     assert clock.now <= 24

@@ -49,6 +49,7 @@ def test_a_product_pays_for_cutting_a_weight_that_is_whole(monkeypatch: pytest.M
     assert seen == [pytest.approx(1.0)]
 
 
+@pytest.mark.slow
 def test_the_relaxed_problem_of_a_decoding_step_is_solved_by_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Residuals have several readers, of which one is another layer's; weights are whole nowhere."""
     seen: list[tuple[Solution, float]] = []
