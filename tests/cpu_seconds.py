@@ -175,6 +175,16 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=20, help="files that get a line")
     options = parser.parse_args()
     print("\n".join(table(json.loads(options.file.read_text()), options.most)))
+    print(f"\nsdy-propagation-pipeline takes {propagation():.2f} s of CPU time on gpt12 here: hosts can be compared by that.")
+
+
+def propagation() -> float:
+    """CPU seconds of Shardy's propagation on `testdata/gpt12.jax_export`, the fastest of three runs."""
+    import meshbridge
+    from benchmarks.clock import sdy_propagation
+
+    program = meshbridge.load(str(Path(__file__).parents[1] / "testdata" / "gpt12.jax_export"))
+    return sdy_propagation(str(program.module)).cpu
 
 
 if __name__ == "__main__":
