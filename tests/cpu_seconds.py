@@ -63,13 +63,15 @@ class Seconds:
                 self._open[-1][0] += took
 
     def counting(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, whose seconds count."""
+        """The function, whose seconds count, with all its attributes: JAX's caches have methods."""
 
         @wraps(function)
         def run(*arguments: Any, **named: Any) -> Any:
             with self.on(kind):
                 return function(*arguments, **named)
 
+        for name in set(dir(function)) - set(dir(run)):
+            setattr(run, name, getattr(function, name))
         return run
 
 
@@ -101,11 +103,7 @@ class Recorder:
             (pipeline, "partition_module", "partition"),
             (program.Program, "evaluate", "verify"),
         ):
-            function = getattr(owner, name)
-            counted = self.seconds.counting(kind, function)
-            if hasattr(function, "cache_clear"):
-                counted.cache_clear = function.cache_clear  # type: ignore[attr-defined]
-            setattr(owner, name, counted)
+            setattr(owner, name, self.seconds.counting(kind, getattr(owner, name)))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:

@@ -106,7 +106,7 @@ def test_a_part_that_takes_longer_than_the_hour_is_cut_short(tmp_path: Path) -> 
 @pytest.mark.parametrize("target", [*ALWAYS, "test-slow", "test-targets", "test-models"])
 @pytest.mark.parametrize("seconds", [0, 9000], ids=["in time", "cut short"])
 def test_what_fails_fails_the_run(target: str, seconds: int, tmp_path: Path) -> None:
-    """Also where it is cut short behind the failure."""
+    """A part that is cut short after one of its tests has failed fails the run, too."""
     ran = run(tmp_path, QUICK | {target: seconds}, (target,))
     assert ran.status != 0
     assert ran.made[-1] == target

@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks import marked
+from benchmarks.table import geometric_mean
 from meshbridge.ir.mlir import MeshError
 from tests.plans import golden
 from tests.plans.figures import Figures
@@ -74,7 +75,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=PROGRAMS, metavar="NAME", help="only these programs")
     parser.add_argument("--machines", nargs="+", choices=MACHINES, default=MACHINES, metavar="NAME", help="only these machines")
     parser.add_argument("--part", type=_part, default=(0, 1), metavar="K/N", help="only every N-th row, from the K-th")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="processes beside each other")
+    parser.add_argument("--jobs", type=_positive, default=os.cpu_count(), metavar="N", help="processes beside each other")
     parser.add_argument("--without", nargs="+", choices=optional_passes(), default=(), metavar="PASS", help="leave out passes")
     ending = parser.add_mutually_exclusive_group()
     ending.add_argument("--accept", action="store_true", help="put what is planned on record")
@@ -93,6 +94,12 @@ def _part(text: str) -> tuple[int, int]:
     if not (slash and number.isdecimal() and count.isdecimal() and int(number) < int(count)):
         raise argparse.ArgumentTypeError(f"{text!r} is no part, expected K/N with K below N, as in 0/5")
     return int(number), int(count)
+
+
+def _positive(text: str) -> int:
+    if not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
+    return int(text)
 
 
 def _is_asked(row: Row, options: argparse.Namespace) -> bool:
@@ -129,7 +136,7 @@ def _page(rows: Sequence[Row], before: Mapping[str, Figures], jobs: int) -> Iter
         after = _measure(tried, [name], jobs) if tried else {}
         found = golden.compared({row.key: before[row.key] for row in tried}, after)
         ratios = {heading: list(golden.ratios_of(found, figure)) for heading, figure in COMPARED.items()}
-        shown = [f"{golden.geometric(each):.3f}" if each else "" for each in ratios.values()]
+        shown = [f"{geometric_mean(each):.3f}" if each else "" for each in ratios.values()]
         longest = f"{max(ratios['step']):.3f}" if ratios["step"] else ""
         yield f"| `{name}` | {len(touched)} | {len(tried)} | {' | '.join(shown)} | {longest} |"
 

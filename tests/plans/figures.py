@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 from unittest.mock import patch
@@ -48,10 +48,6 @@ class Figures:
     def hashes(self) -> tuple[str, str, str]:
         """By stage."""
         return self.partitioned, self.optimised, self.lowered
-
-    def as_json(self) -> dict[str, Any]:
-        """What the golden file holds."""
-        return asdict(self)
 
 
 @dataclass

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from math import exp, log
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from rich.table import Table
 
+from benchmarks.table import geometric_mean
 from tests.plans.figures import Figures
 
 FILE = Path(__file__).parent / "golden.json"
@@ -25,7 +25,7 @@ def read(path: Path = FILE) -> dict[str, Figures]:
 
 def write(rows: Mapping[str, Figures], path: Path = FILE) -> None:
     """Puts figures on record, a line for each row. The file appears whole or not at all."""
-    lines = [f"{json.dumps(key)}: {json.dumps(rows[key].as_json())}" for key in sorted(rows)]
+    lines = [f"{json.dumps(key)}: {json.dumps(asdict(rows[key]))}" for key in sorted(rows)]
     beside = path.with_name(f"{path.name}.partly")
     beside.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     beside.replace(path)
@@ -91,7 +91,7 @@ def _text(value: float | None, unit: float) -> str:
 
 def _mean(found: Sequence[Change], name: str) -> str:
     ratios = list(ratios_of(found, name))
-    return f"{geometric(ratios):.4f}" if ratios else ""
+    return f"{geometric_mean(ratios):.4f}" if ratios else ""
 
 
 def ratios_of(found: Sequence[Change], name: str) -> Iterator[float]:
@@ -100,8 +100,3 @@ def ratios_of(found: Sequence[Change], name: str) -> Iterator[float]:
         pair = [None if side is None else getattr(side, name) for side in (change.before, change.after)]
         if all(pair):
             yield pair[1] / pair[0]
-
-
-def geometric(ratios: Sequence[float]) -> float:
-    """The geometric mean."""
-    return exp(sum(map(log, ratios)) / len(ratios))

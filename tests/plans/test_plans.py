@@ -138,6 +138,7 @@ def test_a_changed_plan_is_a_line_with_what_was_and_what_is(capsys: pytest.Captu
         (["--machines", "h100:2x2"], "h100:2x2"),
         (["--without", "no-such-pass"], "no-such-pass"),
         (["--part", "5/5"], "5/5"),
+        (["--jobs", "-1"], "-1"),
         (["--accept", "--without", "merge-permutes"], "--accept"),
         (["--programs", "gpt3", "--machines", "v5p:4x4x4"], "no such row"),
     ],

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import get_args, get_type_hints
+from typing import get_args
 
 from meshbridge import conversion, pipeline
 from meshbridge.cost.objective import UNNAMED
@@ -131,10 +131,10 @@ _HELP = {
 
 def _add_options(parser: console.Parser, *names: str) -> None:
     """Options of the pipeline by their names there, with the values and defaults that they have there."""
-    kinds = get_type_hints(pipeline.Options)
+    choices = pipeline.option_choices()
     for name in names:
         flag, default = _flag(name), getattr(pipeline.DEFAULTS, name)
-        parser.add_argument(flag, choices=get_args(kinds[name]), default=default, help=f"{_HELP[name]} (default: {default})")
+        parser.add_argument(flag, choices=choices[name], default=default, help=f"{_HELP[name]} (default: {default})")
 
 
 def _add_machine(parser: console.Parser) -> None:
