@@ -22,7 +22,7 @@ from meshbridge.ops.reach import Covered, Reach
 from meshbridge.ops.rounds import MOST_SHIFTS, rounds
 from tests.operations import families
 from tests.operations.cases import Case, check
-from tests.operations.differential import Spec, device_mesh
+from tests.operations.differential import Spec, device_mesh, run_sharded
 from tests.operations.drawing import FAMILIES, batches
 
 assert families.__all__
@@ -181,6 +181,22 @@ def test_images_exchange_only_their_borders(name: str) -> None:
     kinds, moved = _communication(function, [(IMAGE_SHAPE, IMAGE), (KERNEL_SHAPE, Spec())], (2, 4))
     assert kinds <= {"shift", "collective_permute", "all_reduce"}
     assert moved == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("size", [8, 15])
+def test_an_infinity_that_no_window_reads_stays_out_of_a_kernels_gradient(size: int) -> None:
+    """The kernel is larger than the result, so it is shared out. Padding of 15 elements over 8 devices would multiply it."""
+    rng = np.random.default_rng(0)
+    image, kernel = rng.normal(size=(2, 1, 16)).astype(np.float32), rng.normal(size=(1, 1, size)).astype(np.float32)
+    image[..., -1] = np.inf
+    found, expected = run_sharded(
+        lambda x, k: lax.conv_general_dilated(x, k, (1,), [(0, size - 16)]),
+        [image, kernel],
+        device_mesh((8,)),
+        [Spec(None, None, "a"), Spec()],
+    )
+    assert np.isfinite(expected).all()
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 _LINES = {

@@ -156,3 +156,21 @@ def test_a_window_compares_its_elements_in_order(at: int) -> None:
     order[at] = np.nan
     (found,) = program.evaluate(FIELD, [order], memory=10**9)
     assert differs(found, np.array([order[at + 1] if at < 4 else np.nan])).sum() == 0
+
+
+SORTING = """func.func @main(%x: tensor<4x33xf32>) -> tensor<4x33xf32> {
+  %0 = "stablehlo.sort"(%x) <{dimension = 1 : i64}> ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %greater = stablehlo.compare GT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    stablehlo.return %greater : tensor<i1>
+  }) : (tensor<4x33xf32>) -> tensor<4x33xf32>
+  return %0 : tensor<4x33xf32> }"""
+
+
+def test_a_comparator_without_a_place_for_nan_loses_no_element() -> None:
+    program = open_program(assembly.read(SORTING, "sort.mlir", mlir.context()))
+    x = np.repeat(numbers("x", 1, 33), 4, 0)
+    x[:, ::5] = np.nan
+    (found,) = program.evaluate(FIELD, [x], memory=10**9)
+    assert np.array_equal(np.sort(found, 1), np.sort(x, 1), equal_nan=True)
+    assert np.array_equal(found[:1].repeat(4, 0), found, equal_nan=True), "equal rows are sorted alike"

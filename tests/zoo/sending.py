@@ -129,7 +129,7 @@ def transposed_product(a: Any, b: Any) -> Any:
     Sharded(numbers(16, 32), P("data", None)),
     Sharded(numbers(32, 32, seed=1), P(None, "model")),
     results=P(),
-    tolerance=2e-6,
+    tolerance=1e-5,  # terms of both signs: the total is small, and its last digits depend on the host's vectors
 )
 def gradient_accumulation(batch: Any, weights: Any) -> Any:
     def step(total: Any, x: Any) -> Any:

@@ -2,7 +2,8 @@
 
 A spatial dimension is sharded in one of two ways. Where the result is larger than the kernel, by the result: every device
 convolves the places that its shard's windows cover. Where the kernel is larger (the gradient of a convolution's kernel, for which
-the cotangent is the kernel), by the kernel: every device applies its part of the kernel, and the results add up.
+the cotangent is the kernel), by the kernel: every device applies its part of the kernel, and the results add up. The parts are
+equal: an element of padding would multiply elements of the image, and zero times infinity is NaN.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reach import Reach
 from meshbridge.ops.rule import Dims, RuleBuilder, ShardingRule, shape_of, sharding_rule_of, unsplittable
-from meshbridge.ops.spmd import SpmdProgram, default_lowering, mask_padding, replicated_lowering, spmd_lowering
+from meshbridge.ops.spmd import SpmdProgram, default_lowering, replicated_lowering, spmd_lowering
 from meshbridge.ops.window_attributes import WindowDim, set_window_dims, window_dims
 from meshbridge.ops.window_exchange import read_places
 
@@ -85,24 +86,27 @@ def convolution(op: ir.Operation) -> ShardingRule:
     maps[1][numbers.kernel_output_feature_dimension] = group + outputs
     maps[2][numbers.output_batch_dimension] = batch
     maps[2][numbers.output_feature_dimension] = group + outputs
+    shared_out: list[int] = []
     for space in _spaces(op, image, kernel, result):
         if space.sizes[0] > 1:  # else every device has the image's only element
             loop = build.loop(space.reach.size, "sum" if space.by_kernel else "")
             other = 1 if space.by_kernel else 2
             maps[0][space.dims[0]] = maps[other][space.dims[other]] = loop
             build.exchange(loop, op, 0, space.dims[0], space.reach)
+            shared_out += loop if space.by_kernel else ()
     dims: list[Dims] = [tuple(entries) for entries in maps]
     multiply_adds = prod(result) * prod(kernel) // kernel[numbers.kernel_output_feature_dimension]
     walked = prod(loop.size for loop in build.loops)
-    return replace(build.rule(dims[:2], dims[2:]), is_contraction=True, work=max(1, multiply_adds // walked))
+    work = max(1, multiply_adds // walked)
+    return replace(build.rule(dims[:2], dims[2:]), is_contraction=True, work=work, coarse=tuple(shared_out))
 
 
 @replicated_lowering("stablehlo.convolution")
 @spmd_lowering("stablehlo.convolution")
 def local_convolution(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Convolves the elements that the shard's windows cover; zeros are outside of the global image and kernel."""
-    image, kernel = op.operands
-    spaces = _spaces(op, at.global_shape(image), at.global_shape(kernel), at.global_shape(op.results[0]))
+    image = op.operands[0]
+    spaces = _spaces(op, at.global_shape(image), at.global_shape(op.operands[1]), at.global_shape(op.results[0]))
     splits = [tensor_split(dims, option) for dims in rule.operands]
     windows = [space.window for space in spaces]
     zero = at.emit.splat(tensor([], element_of(image)), 0)
@@ -117,9 +121,7 @@ def local_convolution(op: ir.Operation, rule: ShardingRule, option: Option, at: 
         places = read_places(image, dim, axes, space.reach, zero, at)
         image = places.value
         windows[index] = replace(window, low=places.low, high=places.high, base=places.dilation)
-        if space.by_kernel and space.sizes[1] % at.mesh.group_size(axes):
-            kernel = mask_padding(kernel, space.dims[1], space.sizes[1], axes, "sum", at)
-    op.operands[0], op.operands[1] = image, kernel
+    op.operands[0] = image
     set_window_dims(op, windows)
     _shrink_groups(op, rule, option, at)
     default_lowering(op, rule, option, at)

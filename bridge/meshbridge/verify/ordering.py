@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import numpy as np
 
 from meshbridge.ir.mlir import OpError, ir
@@ -23,40 +25,39 @@ def sort(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Arra
         pairs = [np.take_along_axis(row, place, -1) for row in rows for place in (left, right)]
         return run_scalars(machine, op, 0, pairs)[0]
 
-    order = merge_order(before, rows[0].shape)
+    order = network_order(before, rows[0].shape)
     return [np.moveaxis(np.take_along_axis(row, order, -1), -1, axis) for row in rows]
 
 
-def merge_order(before: object, shape: tuple[int, ...]) -> Array:
-    """The stable order of the last dimension by `before(positions, positions)`: merge sort, all rows at once.
+def network_order(before: Callable[[Array, Array], Array], shape: tuple[int, ...]) -> Array:
+    """The stable order of the last dimension by `before(positions, positions)`, all rows at once.
 
-    Every level finds by binary search how many elements of the sibling run come before each element.
+    Batcher's odd-even mergesort: a network of exchanges, so that a comparator that orders nothing (one that has no place for NaN)
+    gives each row an order all the same, and the same one on every device. (K. E. Batcher, "Sorting networks and their
+    applications", AFIPS 1968.)
     """
-    assert callable(before)
     length = shape[-1]
     order = np.broadcast_to(np.arange(length), shape).copy()
-    column = np.arange(length)
-    run = 1
-    while run < length:
-        start = column // (2 * run) * (2 * run)
-        in_left = column - start < run
-        middle, stop = np.minimum(start + run, length), np.minimum(start + 2 * run, length)
-        low = np.broadcast_to(np.where(in_left, middle, start), shape).copy()
-        high = np.broadcast_to(np.where(in_left, stop, middle), shape).copy()
-        first = low.copy()
-        while (low < high).any():
-            probe = np.minimum((low + high) // 2, length - 1)
-            other = np.take_along_axis(order, probe, -1)
-            # A left element stays before its equals on the right, a right one behind its equals on the left.
-            earlier = np.where(in_left, before(other, order), ~before(order, other))
-            going = low < high
-            low = np.where(going & earlier, probe + 1, low)
-            high = np.where(going & ~earlier, probe, high)
-        target = np.where(in_left, column, column - middle + start) + (low - first)
-        merged = np.empty_like(order)
-        np.put_along_axis(merged, target, order, -1)
-        order, run = merged, 2 * run
+    for left, right in _exchanges(length):
+        first, second = order[..., left], order[..., right]
+        turned = before(second, first) | (~before(first, second) & (second < first))
+        order[..., left], order[..., right] = np.where(turned, second, first), np.where(turned, first, second)
     return order
+
+
+def _exchanges(length: int) -> Iterator[tuple[Array, Array]]:
+    """The positions that the network exchanges at one time."""
+    column, merged = np.arange(length), 1
+    while merged < length:
+        distance = merged
+        while distance:
+            start = distance % merged
+            left = column[(column >= start) & ((column - start) // distance % 2 == 0)]
+            left = left[left + distance < length]
+            left = left[left // (2 * merged) == (left + distance) // (2 * merged)]
+            yield left, left + distance
+            distance //= 2
+        merged *= 2
 
 
 @evaluates("chlo.top_k", "mhlo.topk")

@@ -46,7 +46,8 @@ class Combiner:
             target[...] = field.reduce(target + _counted(places, update, target))
         elif target.dtype.kind == "f" and self.name in ("maximum", "minimum"):
             order = field.order(target)
-            (np.maximum if self.name == "maximum" else np.minimum).at(order, places, field.order(update))
+            with np.errstate(invalid="ignore"):  # NaN, which both keep
+                (np.maximum if self.name == "maximum" else np.minimum).at(order, places, field.order(update))
             target[...] = field.at_place(order)
         elif target.dtype.kind in "iu" and self.name in COMMUTATIVE:
             COMMUTATIVE[self.name].at(target, places, update)
