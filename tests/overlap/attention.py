@@ -52,7 +52,7 @@ def thinned(scores: jax.Array) -> jax.Array:
 
 
 def by_reciprocal(scores: jax.Array) -> jax.Array:
-    exponentials = jnp.exp(scores - scores.max(-1, keepdims=True))
+    exponentials = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
     return exponentials * (1 / exponentials.sum(-1, keepdims=True))
 
 
