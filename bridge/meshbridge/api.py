@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, overload
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from meshbridge.ir.groups import Spelling
     from meshbridge.ir.mlir import ir
     from meshbridge.jitted.function import Jitted
+    from meshbridge.jitted.plans import Planned, Planning
     from meshbridge.lowering.local_program import Shardings
     from meshbridge.machines.machine import OptionSet
     from meshbridge.partition.mesh_spmdization import Resharding
@@ -565,17 +567,39 @@ def jit(function: Any = None, /, *, compiler_options: Given = "best", **options:
     """
     if function is None:
         return partial(jit, compiler_options=compiler_options, **options)
-    import jax
-
-    from meshbridge.jitted.function import Jitted
-    from meshbridge.jitted.plans import Planning
-    from meshbridge.runtime import lowerings
-    from meshbridge.runtime.compiler_options import CompilerOptions
+    from meshbridge.jitted.function import jitted
 
     ours = {name: value for name, value in options.items() if name in Keywords.__annotations__}
     theirs: dict[str, Any] = {name: value for name, value in options.items() if name not in ours}
-    as_it_is = not theirs and lowerings.is_jitted(function)
-    return Jitted(function if as_it_is else jax.jit(function, **theirs), Planning(ours, CompilerOptions.of(compiler_options)))
+    return jitted(function, theirs, _planning(ours, compiler_options))
+
+
+def install(*, compiler_options: Given = "best", **options: Unpack[Keywords]) -> None:
+    """From now on and in all threads, partitions every function that JAX compiles for several devices, as `jit` does with these
+    options: also those that were jitted before, in libraries that know nothing of meshbridge.
+
+    Raises MeshError for options that cannot have their value; calls then raise it where a function cannot be partitioned.
+    """
+    from meshbridge.jitted import everywhere
+
+    everywhere.install(_planning(options, compiler_options))
+
+
+def patch(*, compiler_options: Given = "best", **options: Unpack[Keywords]) -> AbstractContextManager[Sequence[Planned]]:
+    """A context that does meanwhile what `install` does from now on: `with meshbridge.patch() as planned:`.
+
+    Gives a sequence that grows by each function that is partitioned, with its `name`, and `report()`, its `Report`.
+    """
+    from meshbridge.jitted import everywhere
+
+    return everywhere.patched(_planning(options, compiler_options))
+
+
+def _planning(options: Mapping[str, Any], compiler_options: Given) -> Planning:
+    from meshbridge.jitted.plans import Planning
+    from meshbridge.runtime.compiler_options import CompilerOptions
+
+    return Planning(options, CompilerOptions.of(compiler_options))
 
 
 def assert_same_plan(program: Source, devices: Sequence[Any] | None = None) -> None:

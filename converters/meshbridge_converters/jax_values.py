@@ -77,13 +77,12 @@ def _exported(
 ) -> Any:
     from jax import export
 
-    from meshbridge.runtime.lowerings import LOWERING_RULES, as_a_whole
+    from meshbridge.runtime.lowerings import LOWERING_RULES
 
     arguments, named = _without_values((tuple(arguments), dict(named)))
     options = {"disabled_checks": unchecked, "_override_lowering_rules": LOWERING_RULES}
     platforms = None if platform is None else (platform,)
-    with as_a_whole():
-        return export.export(function, platforms=platforms, **options)(*arguments, **named)
+    return export.export(function, platforms=platforms, **options)(*arguments, **named)
 
 
 def _without_values(arguments: Any) -> Any:

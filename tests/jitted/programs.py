@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import numpy as np
+import pytest
+
+from meshbridge.jitted import plan_cache
 
 RANDOM = np.random.default_rng(0)
 X = (RANDOM.random((16, 32)) - 0.5).astype(np.float32)
 W = (RANDOM.random((32, 64)) - 0.5).astype(np.float32)
+
+
+@contextmanager
+def plans() -> Iterator[list[str]]:
+    """The names of the modules that are partitioned meanwhile."""
+    found: list[str] = []
+
+    def noted(module: Any, options: Any) -> None:
+        found.append(str(module.operation.attributes["sym_name"]))
+        partition(module, options)
+
+    partition = plan_cache.partition_module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan_cache, "partition_module", noted)
+        yield found
 
 
 def check_same(found: Any, expected: Any) -> None:

@@ -1,1 +1,1 @@
-"""Functions that `meshbridge.jit` makes: what a call is compiled for, the plans that are kept, calls within traced functions."""
+"""Functions of JAX that are partitioned: those that `meshbridge.jit` makes, or all; how, and the plans that are kept."""

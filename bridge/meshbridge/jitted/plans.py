@@ -1,13 +1,15 @@
-"""From a `jax.stages.Lowered` to one whose program is partitioned: with which options, and for which devices."""
+"""How the computations of JAX are partitioned: with which options, and for which devices."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any, ClassVar
 
 import jax
-from jax.stages import Compiled, Lowered
+from jax.stages import Lowered
 
 from meshbridge import pipeline
 from meshbridge.ir.mlir import MeshError, ir
@@ -19,16 +21,9 @@ from meshbridge.runtime import lowerings, processes, xla
 from meshbridge.runtime.compiler_options import CompilerOptions
 
 
-class _Plan(NamedTuple):
-    """A partitioned program, and under which options."""
-
-    options: pipeline.Options
-    module: ir.Module
-
-
 @dataclass(frozen=True)
 class Planning:
-    """How a jitted function is partitioned and compiled."""
+    """How a jitted function is partitioned and compiled. JAX keeps what it compiles by it: equal ones share that."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     "By names of `pipeline.Options`; where they name no machine, that of the devices is meant."
@@ -37,57 +32,95 @@ class Planning:
     def __post_init__(self) -> None:
         pipeline.Options(**self.options)  # raises where an option cannot have its value
 
+    def __hash__(self) -> int:
+        return hash((frozenset(self.options), self.compiler_options))
+
+    def __repr__(self) -> str:
+        return f"Planning({', '.join(f'{name}={value!r}' for name, value in self.options.items())})"
+
     def on(self, devices: Sequence[Any]) -> pipeline.Options:
         """The options for a function that runs on these devices, those of JAX where it is not known."""
         options = {"machine": _machine(devices).name, **self.options}
         return pipeline.Options(**options, compiler_options=self.compiler_options.chosen)
 
-    def partition(self, lowered: Lowered) -> Lowered:
-        """The same function, every collective explicit. Raises MeshError with a located diagnostic."""
-        return self._with(self._plan(lowered), lowered)
-
-    def compile(self, lowered: Lowered, name: str) -> Compiled:
-        """What XLA makes of the partitioned function of that name; in several processes, once all have the same plan. Raises
-        MeshError where it cannot be partitioned, where processes disagree, and where XLA refuses the program or an option."""
-        devices = lowerings.devices(lowered)
-        with processes.Agreement(devices) as agreement:
-            plan = self._plan(lowered)
-            partitioned = self._with(plan, lowered)
-            agreement.require(devices, plan.module, vars(plan.options))
-            try:
-                made = partitioned.compile()
-            except jax.errors.JaxRuntimeError as error:
-                raise MeshError(f"error: {name}: XLA cannot compile the program: {str(error).splitlines()[0]}") from error
-            agreement.require(devices)
-        return made
-
-    def _plan(self, lowered: Lowered) -> _Plan:
-        devices = lowerings.devices(lowered)
-        if len(devices) > 1 and not jax.config.jax_use_shardy_partitioner:
-            hint = 'jax.config.update("jax_use_shardy_partitioner", True)'
-            raise MeshError(f"error: the partitioned program is one for Shardy, which JAX is told not to use\n  hint: {hint}")
-        plan = _Plan(self.on(devices), lowerings.module(lowered))
-        plan_cache.partition_module(plan.module, plan.options)
-        xla.order_collectives(plan.module, devices)
-        return plan
-
-    def _with(self, plan: _Plan, lowered: Lowered) -> Lowered:
-        under = self._compiler_options(lowerings.devices(lowered), plan.options.machine)
-        return lowerings.with_module(lowered, plan.module, under)
-
     def report(self, lowered: Lowered) -> Report:
         """What the function communicates once it is partitioned. Raises MeshError."""
-        devices = lowerings.devices(lowered)
+        return self.report_of(lowerings.module(lowered), lowerings.devices(lowered))
+
+    def report_of(self, module: ir.Module, devices: Sequence[Any]) -> Report:
+        """The same of a program on these devices, which is partitioned in place."""
         options = replace(self.on(devices), emit="mesh", replica_groups="auto")
-        report, _ = partition_and_report(lowerings.module(lowered), options)
+        report, _ = partition_and_report(module, options)
         return report if "machine" in self.options else replace(report, why_machine=_machine(devices).why)
 
-    def _compiler_options(self, devices: Sequence[Any], machine: str) -> dict[str, OptionValue]:
-        """XLA's, of which JAX takes those that are given to `compile` instead."""
-        if len(devices) < 2:
-            return dict(self.compiler_options.given)
-        asked = self.compiler_options.on(jax_devices.machine_of(devices, machine), explicit=True)
-        return {**xla.own_options(devices[0]), **asked}
+
+class Planned(lowerings.Replacement):
+    """A computation of JAX, partitioned."""
+
+    _notes: ClassVar[list[list[Planned]]] = []
+
+    def __init__(self, lowered: Any, planning: Planning) -> None:
+        super().__init__(lowered)
+        self.planning = planning
+        for each in self._notes:
+            each.append(self)
+        if len(processes.of(self.devices)) < 2:
+            self.made()  # in several processes with the compilation, so that all hear of a failure
+
+    @classmethod
+    @contextmanager
+    def noted(cls) -> Iterator[Sequence[Planned]]:
+        """The computations that are partitioned meanwhile, in order, as far as they go."""
+        found: list[Planned] = []
+        cls._notes.append(found)
+        try:
+            yield found
+        finally:
+            cls._notes[:] = [each for each in cls._notes if each is not found]
+
+    @property
+    def name(self) -> str:
+        """The function's."""
+        return str(self._name)
+
+    def report(self) -> Report:
+        """What it communicates. Raises MeshError."""
+        return self.planning.report_of(lowerings.copied(self.source), self.devices)
+
+    @cached_property
+    def options(self) -> pipeline.Options:
+        """Those that it is partitioned with."""
+        return self.planning.on(self.devices)
+
+    def made(self) -> ir.Module:
+        """The partitioned program. Raises MeshError with a located diagnostic."""
+        return self._plan
+
+    @cached_property
+    def _plan(self) -> ir.Module:
+        if not jax.config.jax_use_shardy_partitioner:
+            hint = 'jax.config.update("jax_use_shardy_partitioner", True)'
+            raise MeshError(f"error: the partitioned program is one for Shardy, which JAX is told not to use\n  hint: {hint}")
+        module = lowerings.copied(self.source)
+        plan_cache.partition_module(module, self.options)
+        xla.order_collectives(module, self.devices)
+        return module
+
+    def compiler_options(self) -> Mapping[str, OptionValue]:
+        """Those that a program with explicit collectives is compiled under on these devices."""
+        machine = jax_devices.machine_of(self.devices, self.options.machine)
+        return {**xla.own_options(self.devices[0]), **self.planning.compiler_options.on(machine, explicit=True)}
+
+    def compile(self, compiler_options: Any = None, *, device_assignment: Any = None) -> Any:
+        """The executable; in several processes, once all have the same plan. Raises MeshError where the function cannot be
+        partitioned and where processes disagree, and what JAX raises where XLA refuses the program or an option."""
+        if not self.devices or (self._executable is not None and compiler_options is None and device_assignment is None):
+            return super().compile(compiler_options, device_assignment=device_assignment)
+        with processes.Agreement(self.devices) as agreement:
+            agreement.require(self.devices, self._hlo, vars(self.options))
+            made = super().compile(compiler_options, device_assignment=device_assignment)
+            agreement.require(self.devices)
+        return made
 
 
 def _machine(devices: Sequence[Any]) -> jax_devices.Chosen:

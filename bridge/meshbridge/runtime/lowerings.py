@@ -1,24 +1,28 @@
-"""JAX's own stages with a partitioned module inside. What JAX keeps to itself of them is read here, and only here.
+"""JAX's own stages with a partitioned program inside. What JAX keeps to itself of them is read here, and only here.
 
-JAX traces a function and lowers it; the module of the `jax.stages.Lowered` is partitioned, and JAX goes on from there: it
-compiles, donates, puts arguments on devices, calls back Python and calls the executable, as for any function of `jax.jit`.
+JAX traces a function and lowers it to a `MeshComputation`, which it compiles. `replaced` puts another computation in the place of
+that one, and JAX goes on from there: it donates, puts arguments on devices, calls back Python, keeps what it has compiled, and
+calls the executable from C++, as for any function of `jax.jit`. The one place where all computations pass,
+`jax._src.interpreters.pxla.lower_sharding_computation`, has the same arguments in jax 0.9 to 0.12.
+
+What a computation is marked with stands among the compiler options of `jax.jit`, which JAX hands through every transformation:
+a derivative or a batched version of a marked function is marked, too.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from threading import Lock
-from typing import Any, NamedTuple
-
-import jax
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from threading import Lock, RLock
+from typing import Any
 
 # Nothing public has these.
-from jax._src.api_util import InternalFloatingPointError
-from jax._src.config import bool_state, trace_context
-from jax._src.core import jaxpr_as_fun, trace_state_clean
+from jax._src.api import jit as _jit  # JAX's own, whoever has put another one in the place of jax.jit
+from jax._src.config import string_or_object_state
+from jax._src.core import jaxpr_as_fun, jaxprs_in_params
 from jax._src.custom_partitioning import custom_partitioning_p
+from jax._src.interpreters import partial_eval, pxla
+from jax._src.pjit import _cpp_pjit, jit_p
 from jax.interpreters import mlir as lowering
 from jax.stages import Lowered
 
@@ -26,7 +30,10 @@ from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.machines.machine import OptionValue
 
-__all__ = ["InternalFloatingPointError", "trace_state_clean"]
+MARK = "meshbridge"
+"""The compiler option that marks a function of `meshbridge.jit`; its value says how to partition."""
+
+Options = tuple[tuple[str, Any], ...]
 
 
 def _as_called(ctx: Any, *values: Any, call: Any, **_: Any) -> Any:
@@ -38,11 +45,66 @@ LOWERING_RULES = ((custom_partitioning_p, _as_called),)
 is sharded."""
 
 
-class Static(NamedTuple):
-    """The arguments of a jitted function that it is traced with as they are."""
+class _Nested(tuple[Any, ...]):
+    """Compiler options of a function within another one. There JAX refuses options if there are any: it must not see a mark."""
 
-    positions: tuple[int, ...]
-    names: tuple[str, ...]
+    def __bool__(self) -> bool:
+        return False
+
+
+class Replacement(pxla.MeshComputation):  # type: ignore[misc]
+    """A computation whose program is another one, made when somebody asks for it."""
+
+    source: Any
+    "The program of JAX, in JAX's context."
+    _executable: Any
+
+    def __init__(self, lowered: Any) -> None:
+        for name, value in vars(lowered).items():
+            setattr(self, "source" if name == "_hlo" else name, value)
+        self._lock = RLock()
+
+    def made(self) -> ir.Module:
+        """The program, in the place of `source`."""
+        raise NotImplementedError
+
+    def compiler_options(self) -> Mapping[str, OptionValue]:
+        """XLA's options for that program, beside those that the user has given."""
+        raise NotImplementedError
+
+    @property
+    def devices(self) -> tuple[Any, ...]:
+        """The devices that the program runs on, in their order; none where all that says so is abstract."""
+        return tuple(self._device_list or ())
+
+    @property
+    def _hlo(self) -> Any:
+        with self._lock:
+            return self.made()
+
+    def compile(self, compiler_options: Any = None, *, device_assignment: Any = None) -> Any:
+        """The executable. The one without further options is made once."""
+        with self._lock:
+            is_usual = compiler_options is None and device_assignment is None
+            if not is_usual or self._executable is None:
+                given = {**self.compiler_options(), **dict(self._compiler_options_kvs), **(compiler_options or {})}
+                made = super().compile(given, device_assignment=device_assignment)
+                if not is_usual:
+                    return made
+                self._executable = made
+            return self._executable
+
+
+Replace = Callable[[Any, Any], Any]
+"""What is put in the place of a MeshComputation, by that and by what it is marked with."""
+
+
+def marked(function: Any, options: Mapping[str, Any], marked_with: Any) -> Any:
+    """`jax.jit(function, **options)`, marked. A function that `jax.jit` has made keeps its options where there are no others."""
+    jitted = function if not options and is_jitted(function) else _jit(function, **options)
+    known = jitted._jit_info
+    given = (option for option in known.compiler_options_kvs if option[0] != MARK)
+    return _cpp_pjit(jitted._fun, known._replace(compiler_options_kvs=(*given, (MARK, marked_with))))
 
 
 def is_jitted(function: object) -> bool:
@@ -50,79 +112,113 @@ def is_jitted(function: object) -> bool:
     return hasattr(function, "_jit_info")
 
 
-def static_arguments(jitted: Any) -> Static:
-    """Those of a function that `jax.jit` has made: by position, and by name, as JAX completes one from the other."""
-    known = jitted._jit_info
-    return Static(tuple(known.static_argnums), tuple(known.static_argnames))
+def replace_computations(by: Replace) -> None:
+    """From now on, what is marked, or holds a function that is, is compiled as what `by` puts in its place. A second time does
+    nothing."""
+    with _making:
+        if _originals:
+            return
+        _originals.extend((pxla.lower_sharding_computation, partial_eval.custom_staging_rules[jit_p]))
+
+    lower_as_it_is, stage_as_it_is = _originals
+
+    def lower_computation(
+        jaxpr: Any, *arguments: Any, compiler_options_kvs: Options, lowering_parameters: Any, **named: Any
+    ) -> Any:
+        given = tuple(option for option in compiler_options_kvs if option[0] != MARK)
+        found = _marked_with(compiler_options_kvs) or _marked_within(jaxpr) or everywhere()
+        if found is None or _is_as_written(lowering_parameters):
+            return lower_as_it_is(jaxpr, *arguments, compiler_options_kvs=given, lowering_parameters=lowering_parameters, **named)
+        rules = (*LOWERING_RULES, *(lowering_parameters.override_lowering_rules or ()))
+        inlined = replace(lowering_parameters, override_lowering_rules=rules)
+        lowered = lower_as_it_is(jaxpr, *arguments, compiler_options_kvs=given, lowering_parameters=inlined, **named)
+        return by(lowered, found) if _partitions(lowered) > 1 else lowered
+
+    def stage(trace: Any, source: Any, *arguments: Any, **parameters: Any) -> Any:
+        options = parameters["compiler_options_kvs"]
+        if _marked_with(options) is not None:
+            others = tuple(option for option in options if option[0] != MARK)
+            parameters["compiler_options_kvs"] = others or _Nested(options)
+        return stage_as_it_is(trace, source, *arguments, **parameters)
+
+    pxla.lower_sharding_computation = lower_computation
+    partial_eval.custom_staging_rules[jit_p] = stage
 
 
-def context() -> tuple[Any, ...]:
-    """What changes how a function is traced beside its arguments: JAX's settings, and the mesh of `jax.set_mesh`."""
-    held: tuple[Any, ...] = trace_context()
-    return held
+_originals: list[Any] = []
+_making = Lock()
 
 
-def context_with_devices() -> tuple[Any, ...]:
-    """The same and the devices of that mesh, where JAX is not tracing."""
-    mesh = () if jax.sharding.get_abstract_mesh().empty else (jax.sharding.get_mesh(),)
-    return (*mesh, *context())
+def _marked_with(options: Options) -> Any:
+    return next((value for name, value in options if name == MARK), None)
+
+
+def _marked_within(jaxpr: Any) -> Any:
+    """What the first function is marked with that a jaxpr calls; None where none is."""
+    waiting, seen = [getattr(jaxpr, "jaxpr", jaxpr)], set()
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        for eqn in each.eqns:
+            if eqn.primitive is jit_p and (found := _marked_with(eqn.params["compiler_options_kvs"])) is not None:
+                return found
+            waiting += [getattr(inner, "jaxpr", inner) for inner in jaxprs_in_params(eqn.params)]
+    return None
+
+
+def _is_as_written(parameters: Any) -> bool:
+    """Whether a computation is exported, or lowered by `lower`, to be partitioned by whoever asks."""
+    return bool(parameters.for_export or parameters.override_lowering_rules == LOWERING_RULES)
+
+
+def _partitions(lowered: Any) -> int:
+    attributes = lowered._hlo.operation.attributes
+    return ir.IntegerAttr(attributes["mhlo.num_partitions"]).value if "mhlo.num_partitions" in attributes else 1
+
+
+def everywhere() -> Any:
+    """What every computation is marked with (`set_everywhere`); None where none is."""
+    return _everywhere[0].value if _everywhere else None
+
+
+def set_everywhere(marked_with: Any) -> Any:
+    """Marks every computation of this process from now on, None those alone that are marked themselves; gives what was set
+    before.
+
+    JAX keeps what it traces and compiles apart by that. The first time it forgets what it has traced before.
+    """
+    with _making:
+        if not _everywhere:
+            said = "how meshbridge partitions every function"
+            _everywhere.append(string_or_object_state(_NAME, None, said, include_in_jit_key=True, include_in_trace_context=True))
+    before = _everywhere[0].get_global()
+    _everywhere[0]._set(marked_with)
+    return before
+
+
+_NAME = "meshbridge_everywhere"
+_everywhere: list[Any] = []
 
 
 def lower(jitted: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Lowered:
-    """The Lowered of a jitted function, by LOWERING_RULES. Raises what JAX raises."""
+    """The Lowered of a jitted function as it is written, by LOWERING_RULES. Raises what JAX raises."""
     inlined = lowering.LoweringParameters(override_lowering_rules=LOWERING_RULES)
-    with as_a_whole():
-        found: Lowered = jitted.trace(*arguments, **named).lower(_private_parameters=inlined)
+    found: Lowered = jitted.trace(*arguments, **named).lower(_private_parameters=inlined)
     return found
-
-
-@contextmanager
-def as_a_whole() -> Iterator[None]:
-    """While a function is traced to be partitioned: those of `meshbridge.jit` within it are partitioned with it."""
-    with ExitStack() as stack:
-        if _setting:
-            stack.enter_context(_setting[0](True))
-        yield
-
-
-def is_partitioned_as_a_whole() -> bool:
-    """Whether the function that this thread traces is to be partitioned as it is."""
-    return bool(_setting) and bool(_setting[0].value)
-
-
-def tell_wholes_apart() -> None:
-    """Has JAX keep what it traces `as_a_whole` apart from all else that it traces, by a setting of its own kind.
-
-    JAX then forgets what it has traced before: only a process that has functions of `meshbridge.jit` needs it.
-    """
-    with _making:
-        if not _setting:
-            said = "whether functions of meshbridge.jit are partitioned with the function that is traced"
-            made = bool_state(_NAME, default=False, help=said, include_in_jit_key=True, include_in_trace_context=True)
-            _setting.append(made)
-
-
-_NAME = "meshbridge_as_a_whole"
-_setting: list[Any] = []
-_making = Lock()
 
 
 def module(lowered: Lowered) -> ir.Module:
     """Its program, in a context of our own: one does not read what another one holds."""
-    held = lowered.compiler_ir("stablehlo")
+    return copied(lowered.compiler_ir("stablehlo"))
+
+
+def copied(held: Any) -> ir.Module:
+    """JAX's module in a context of our own."""
     return mlir.parse(mlir.to_bytecode(held), str(held.operation.attributes["sym_name"]).strip('"'), mlir.context())
 
 
 def devices(lowered: Lowered) -> tuple[Any, ...]:
     """The devices that JAX takes the function to run on, in their order; none where all that says so is abstract."""
     return tuple(lowered._lowering._device_list or ())
-
-
-def with_module(lowered: Lowered, module: ir.Module, compiler_options: Mapping[str, OptionValue]) -> Lowered:
-    """The same Lowered of another module, compiled under these of XLA's options unless `compile` is told others."""
-    computation = copy.copy(lowered._lowering)
-    computation._hlo, computation._executable = module, None
-    computation._compiler_options_kvs = (*compiler_options.items(), *computation._compiler_options_kvs)
-    found = copy.copy(lowered)
-    found._lowering = computation
-    return found

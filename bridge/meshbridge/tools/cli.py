@@ -15,6 +15,7 @@ from meshbridge.tools import console
 COMMANDS = {
     "partition": "partition a program",
     "run": "partition a program and run it on virtual devices",
+    "run-script": "run a Python script, every function that it compiles for several devices partitioned",
     "convert": "write a program in another format or notation of shardings",
     "report": "say what a partitioned program communicates, and why",
     "explain": "say why arguments and results are sharded as they are, and what other shardings would cost",

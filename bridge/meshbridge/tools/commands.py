@@ -29,6 +29,7 @@ from meshbridge.tools import (
     model_explorer,
     plan_commands,
     progress,
+    run_script_command,
     search_command,
     verify_command,
 )
@@ -449,6 +450,7 @@ def _add_plan(parser: console.Parser) -> None:
 OPTIONS: dict[str, Callable[[console.Parser], None]] = {
     "partition": _add_partition,
     "run": _add_run,
+    "run-script": run_script_command.add_options,
     "convert": _add_convert,
     "report": _add_report,
     "explain": _add_explain,

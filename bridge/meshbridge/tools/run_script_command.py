@@ -1,0 +1,102 @@
+"""The command `meshbridge run-script`: somebody's script, all that it compiles partitioned."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import meshbridge
+from meshbridge.ir.mlir import MeshError
+from meshbridge.reports import Report
+from meshbridge.text import size_text, table
+from meshbridge.tools import arguments, console
+
+if TYPE_CHECKING:
+    from meshbridge.jitted.plans import Planned
+
+
+def add_options(parser: console.Parser) -> None:
+    """The options of `meshbridge run-script`; what stands behind the script is the script's."""
+    arguments.add_machine(parser, None, "that of the devices")
+    arguments.add_memory_limit(parser)
+    help_ = "write the report of the function that sends most as a page, one file that needs no network"
+    parser.add_argument("--report", metavar="OUT.html", help=help_)
+    parser.add_argument("script", metavar="SCRIPT.py", help="a Python script that trains or evaluates with JAX, as it is")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="what the script is given")
+    parser.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """The body of `meshbridge run-script`; returns the script's exit status."""
+    script = Path(options.script)
+    if not script.is_file():
+        raise MeshError(f"meshbridge run-script: error: {options.script}: expected a Python script, found no such file")
+    console.refuse_outputs("meshbridge run-script", {"--report": options.report})
+    chosen = {name: value for name in ("machine", "memory_limit") if (value := getattr(options, name)) is not None}
+    with meshbridge.patch(**chosen) as planned:
+        status = _status(script, options.arguments)
+    _say(planned, options.report)
+    return status
+
+
+def _status(script: Path, given: Sequence[str]) -> int:
+    """Runs the script as Python does, and returns its exit status. MeshError passes: it is one diagnostic."""
+    with _as_main(script, given):
+        try:
+            runpy.run_path(str(script), run_name="__main__")
+        except MeshError:
+            raise
+        except SystemExit as end:
+            if isinstance(end.code, str):
+                console.say(end.code, sys.stderr)
+            return end.code if isinstance(end.code, int) else int(end.code is not None)
+        except Exception as error:
+            traceback.print_exception(type(error), error, _of_the_script(error.__traceback__, script))
+            return 1
+    return 0
+
+
+@contextmanager
+def _as_main(script: Path, given: Sequence[str]) -> Iterator[None]:
+    before, path = sys.argv, sys.path[:]
+    sys.argv = [str(script), *given]
+    sys.path.insert(0, str(script.parent.resolve()))
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = before, path
+
+
+def _of_the_script(found: TracebackType | None, script: Path) -> TracebackType | None:
+    """What stands in a traceback from the script on."""
+    while found is not None and found.tb_frame.f_code.co_filename != str(script):
+        found = found.tb_next
+    return found
+
+
+def _say(planned: Sequence[Planned], page: str | None) -> None:
+    """One row for each function that was partitioned, and the report of the one that sends most."""
+    reports = [(each, each.report()) for each in planned]
+    if not reports:
+        console.say("meshbridge run-script: nothing was compiled for several devices")
+        return
+    console.say(table([_HEADER, *(_row(*each) for each in reports)], left=(0,)))
+    first, report = max(reports, key=lambda each: each[1].wire_bytes)
+    console.say(f"\n{first.name}\n{report.table()}")
+    if page is not None:
+        console.write_page(page, report.to_html(first.name))
+
+
+_HEADER = ("function", "devices", "collectives", "sent per device")
+
+
+def _row(each: Planned, report: Report) -> tuple[str, ...]:
+    executed = sum(collective.executions for collective in report.collectives)
+    return each.name, str(report.mesh.size), f"{executed:g}", size_text(report.wire_bytes)

@@ -1,0 +1,87 @@
+"""Functions that know nothing of meshbridge, partitioned by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import meshbridge
+from meshbridge import MeshError
+from tests.jitted.programs import W, X, check_same, on_one_device, plans
+
+
+def product(x: jax.Array, w: jax.Array) -> jax.Array:
+    return jnp.tanh(x @ w)
+
+
+def on(mesh: Mesh) -> tuple[jax.Array, jax.Array]:
+    """Arrays that are committed to the devices of a mesh."""
+    return jax.device_put(X, NamedSharding(mesh, P("data"))), jax.device_put(W, NamedSharding(mesh, P(None, "model")))
+
+
+def test_functions_that_were_jitted_before(mesh: Mesh) -> None:
+    jitted = jax.jit(product)
+    check_same(jitted(*on(mesh)), on_one_device(product, X, W))  # JAX keeps what it compiles here apart
+    with meshbridge.patch(machine="bytes") as planned:
+        check_same(jitted(*on(mesh)), on_one_device(product, X, W))
+        assert "sdy.manual_computation" in jitted.lower(*on(mesh)).as_text()
+    assert [each.name for each in planned] == ["jit(product)"]
+    assert planned[0].report().machine == "bytes"
+    assert "sdy.manual_computation" not in jitted.lower(*on(mesh)).as_text()
+    with plans() as names:
+        check_same(jitted(*on(mesh)), on_one_device(product, X, W))
+    assert not names
+
+
+def test_what_jax_compiles_by_itself(mesh: Mesh) -> None:
+    x, w = on(mesh)
+    with meshbridge.patch() as planned:
+        found = jax.lax.scan(lambda carry, _: (carry + product(x, w).sum(), None), jnp.float32(0), None, length=2)[0]
+        gradient = jax.grad(lambda w: product(x, w).sum())(w)
+    check_same(found, on_one_device(lambda: 2 * product(X, W).sum()))
+    check_same(gradient, on_one_device(jax.grad(lambda w: product(X, w).sum()), W))
+    assert "jit(scan)" in [each.name for each in planned]
+
+
+def test_one_device_is_left_to_jax() -> None:
+    with meshbridge.patch() as planned:
+        check_same(jax.jit(product)(X, W), on_one_device(product, X, W))
+    assert not planned
+
+
+def test_from_now_on(mesh: Mesh) -> None:
+    from meshbridge.runtime import lowerings
+
+    meshbridge.install()
+    try:
+        assert "sdy.manual_computation" in jax.jit(product).lower(*on(mesh)).as_text()
+        with meshbridge.patch(machine="h100"):
+            pass
+        assert lowerings.everywhere() is not None
+    finally:
+        lowerings.set_everywhere(None)
+
+
+def test_options_that_cannot_have_their_value() -> None:
+    for function in (meshbridge.install, meshbridge.patch):
+        with pytest.raises(MeshError, match="expected one of"):
+            function(collectives="maybe")  # type: ignore[arg-type,operator]
+
+
+def test_in_the_place_of_jax_jit(mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "jit", meshbridge.jit)
+    rows = NamedSharding(mesh, P("data"))
+    check_same(jax.jit(product)(X, W), np.tanh(X @ W))
+    check_same(jax.jit(product, in_shardings=(rows, None), donate_argnums=())(X, W), np.tanh(X @ W))
+
+    @jax.jit
+    def loss(w: Any) -> Any:
+        return jax.jit(product)(X, w).sum()
+
+    assert jax.grad(loss)(W).shape == W.shape

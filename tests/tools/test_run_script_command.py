@@ -1,0 +1,76 @@
+"""`meshbridge run-script`: a script that knows nothing of meshbridge, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.patience import PATIENCE
+
+SCRIPT = """import sys
+import beside  # a module in the script's folder
+import jax
+jax.config.update("jax_num_cpu_devices", 8)
+import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+x = jax.device_put(jnp.ones((16, 32)), NamedSharding(mesh, P("data")))
+w = jax.device_put(jnp.full((32, 64), 0.01, jnp.float32), NamedSharding(mesh, P(None, "model")))
+
+@jax.jit
+def step(w, x):
+    return w - 0.01 * jax.grad(lambda w: (jnp.tanh(x @ w).sum(1) ** 2).mean())(w)
+
+for _ in range(3):
+    w = step(w, x)
+print(sys.argv[1:], __name__, round(float(w.sum()), 3))
+if "raise" in sys.argv:
+    raise ValueError("broken")
+if "exit" in sys.argv:
+    sys.exit(3)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "beside.py").write_text("")
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE)
+
+
+def test_a_script_as_it_is(folder: Path) -> None:
+    alone = run(folder, "train.py", "--x", "1")
+    done = run(folder, "-m", "meshbridge", "run-script", "--machine", "bytes", "--report", "page.html", "train.py", "--x", "1")
+    assert not done.returncode, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == alone.stdout.strip() == "['--x', '1'] __main__ -713.154"
+    assert lines[1].split() == ["function", "devices", "collectives", "sent", "per", "device"]
+    assert lines[2].split() == ["jit(step)", "8", "3", "1.6", "KB"]
+    assert "train.py:14" in done.stdout
+    assert (folder / "page.html").read_text().startswith("<!")
+
+
+@pytest.mark.parametrize(("how", "status", "said"), [("raise", 1, "ValueError: broken"), ("exit", 3, "")])
+def test_a_script_that_fails(folder: Path, how: str, status: int, said: str) -> None:
+    done = run(folder, "-m", "meshbridge", "run-script", "train.py", how)
+    assert done.returncode == status
+    assert said in done.stderr
+    assert "run_script_command" not in done.stderr
+    assert "jit(step)" in done.stdout
+
+
+def test_a_script_that_is_not_there(folder: Path) -> None:
+    done = run(folder, "-m", "meshbridge", "run-script", "absent.py")
+    assert done.returncode == 1
+    assert done.stderr == "meshbridge run-script: error: absent.py: expected a Python script, found no such file\n"
