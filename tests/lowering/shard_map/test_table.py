@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -68,6 +69,31 @@ def test_the_gradient_of_a_pooling() -> None:
         OpError, match=r"'stablehlo.select_and_scatter' op selects or adds up in a way that JAX has no function for"
     ):
         check([case(sample, UNEVEN)], UNEVEN)
+
+
+ALGORITHMS = (
+    *(each for each in lax.DotAlgorithmPreset if each is not lax.DotAlgorithmPreset.DEFAULT),
+    lax.DotAlgorithm(jnp.float8_e4m3fn, jnp.float8_e5m2, jnp.float32, allow_imprecise_accumulation=True),  # type: ignore[arg-type]
+)
+OPERANDS = {"F16": "float16", "TF32": "float32", "F64": "float64", "ANY": "float8_e4m3fn"}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=str)
+def test_products_by_an_algorithm_come_back(algorithm: Any) -> None:
+    dtype = OPERANDS.get(str(algorithm).split("_")[0], "bfloat16" if "BF16_BF16_BF16" in str(algorithm) else "float32")
+    mesh, operand = device_mesh((8,)), jax.ShapeDtypeStruct((8, 8), dtype)
+    product = jax.jit(
+        lambda x, y: lax.dot_general(x, y, (((1,), (0,)), ((), ())), precision=algorithm),
+        in_shardings=(jax.NamedSharding(mesh, Spec("a")), None),
+    )
+    defined: dict[str, Any] = {}
+    exec(str(meshbridge.partition(product, operand, operand, platform="cuda", emit="shard_map")), defined)
+    before, after = (
+        re.findall("algorithm = <.*?>.*->", each.trace(operand, operand).lower(lowering_platforms=("cuda",)).as_text())
+        for each in (product, jax.jit(defined["main"]))
+    )
+    assert len(before) == len(after) == 1
+    assert before[0].split(">")[0] == after[0].split(">")[0]
 
 
 WITHOUT_EQUIVALENT = {

@@ -26,7 +26,7 @@ def dot_general(op: ir.Operation, scope: Scope) -> Code:
     batch = (tuple(numbers.lhs_batching_dimensions), tuple(numbers.rhs_batching_dimensions))
     contracted = (tuple(numbers.lhs_contracting_dimensions), tuple(numbers.rhs_contracting_dimensions))
     left, right = scope.operands(op)
-    how = keywords({"precision": _precision(op, scope), "preferred_element_type": _preferred(op, scope)})
+    how = keywords({"precision": _algorithm(op, scope) or _precision(op), "preferred_element_type": _preferred(op, scope)})
     if element_of(op.operands[0]) != element_of(op.operands[1]):
         dims = (contracted, batch)
         how.setdefault("preferred_element_type", scope.dtype(op.results[0], op))
@@ -52,10 +52,36 @@ def _subscripts(ranks: list[int], batch: tuple[Dims, Dims], contracted: tuple[Di
     return f"{''.join(left)},{''.join(right)}->{''.join(kept)}"
 
 
-def _precision(op: ir.Operation, scope: Scope) -> Code | None:
+PRESETS = frozenset(
+    (
+        *("F16_F16_F16", "F16_F16_F32", "BF16_BF16_BF16", "BF16_BF16_F32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6"),
+        *("BF16_BF16_F32_X9", "TF32_TF32_F32", "TF32_TF32_F32_X3", "F32_F32_F32", "F64_F64_F64"),
+    )
+)
+"""Those of `lax.DotAlgorithmPreset` that stand for one algorithm: types of operands and sum, and how many products are taken."""
+
+
+def _algorithm(op: ir.Operation, scope: Scope) -> Code | None:
+    """The algorithm of a product, where it names one."""
+    if "algorithm" not in op.attributes:
+        return None
+    asked = stablehlo.DotAlgorithm(op.attributes["algorithm"])
+    types = asked.lhs_precision_type, asked.rhs_precision_type, asked.accumulation_type
+    products = asked.num_primitive_operations
+    name = "_".join([*(str(each).upper() for each in types), *([f"X{products}"] if products > 1 else [])])
+    if name in PRESETS and not asked.allow_imprecise_accumulation:
+        return Code(f"lax.DotAlgorithmPreset.{name}")
+    names = ("lhs_precision_type", "rhs_precision_type", "accumulation_type")
+    return call(
+        "lax.DotAlgorithm",
+        **{each: scope.dtype(kind, op) for each, kind in zip(names, types, strict=True)},
+        num_primitive_operations=literal(products),
+        allow_imprecise_accumulation=literal(asked.allow_imprecise_accumulation),
+    )
+
+
+def _precision(op: ir.Operation) -> Code | None:
     """The precision of both operands, where it is not the default."""
-    if "algorithm" in op.attributes:
-        raise scope.error(op, f"has {op.attributes['algorithm']}, expected a precision", "leave out the algorithm of the product")
     if "precision_config" not in op.attributes:
         return None
     asked = [str(each).rsplit(" ", 1)[-1].rstrip(">") for each in ir.ArrayAttr(op.attributes["precision_config"])]
@@ -66,8 +92,8 @@ def _precision(op: ir.Operation, scope: Scope) -> Code | None:
 
 
 def _preferred(op: ir.Operation, scope: Scope) -> Code | None:
-    """The element type of the result, where it is not that of the operands."""
-    if element_of(op.results[0]) == element_of(op.operands[0]):
+    """The element type of the result, where it is not that of the operands, or where JAX derives it from an algorithm."""
+    if element_of(op.results[0]) == element_of(op.operands[0]) and "algorithm" not in op.attributes:
         return None
     return scope.dtype(op.results[0], op)
 
@@ -99,7 +125,7 @@ def convolution(op: ir.Operation, scope: Scope) -> Code:
         "rhs_dilation": _unless(ordered("rhs_dilation"), (1,) * spatial),
         "feature_group_count": _unless(integer(op, "feature_group_count"), 1),
         "batch_group_count": _unless(integer(op, "batch_group_count"), 1),
-        "precision": _precision(op, scope),
+        "precision": _precision(op),
         "preferred_element_type": _preferred(op, scope),
     }
     return call(
