@@ -399,3 +399,33 @@ def test_reading_takes_work_in_proportion_to_the_text() -> None:
         return lines_run(lambda: figures(text))
 
     assert work(800) < 9 * work(100)
+
+
+KERNEL = """HloModule kernel, is_scheduled=true, entry_computation_layout={(f32[8,128]{1,0:T(8,128)})->f32[8,128]{1,0:T(8,128)}}
+
+ENTRY %main (x: f32[8,128]) -> f32[8,128] {
+  %x = f32[8,128]{1,0:T(8,128)} parameter(0)
+  %k = f32[8,128]{1,0:T(8,128)} custom-call(%x), custom_call_target="tpu_custom_call", kernel_metadata={
+{
+  "text": "a brace } and a \\" quote {",
+  "block": {"q": 512,
+"kv": 128
+}}
+}, backend_config={"custom_call_config":{"body":"TUzv"}}
+  %c = s32[2,2]{1,0} constant({
+    { 1, 2 },
+    { 3, 4 }
+  })
+
+  ROOT %r = f32[8,128]{1,0:T(8,128)} negate(%k)
+}
+"""
+
+
+def test_attributes_of_kernels_stand_on_several_lines() -> None:
+    found = hlo.read(KERNEL).computations["main"]
+    assert [each.opcode for each in found.instructions.values()] == ["parameter", "custom-call", "constant", "negate"]
+    assert found.root.operands == ("k",)
+    assert found.instructions["k"].attribute("custom_call_target") == "tpu_custom_call"
+    with pytest.raises(hlo.HloError, match="expected the end of a computation, found that of the text in '  %k"):
+        hlo.read(KERNEL[: KERNEL.index("TUzv")])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -39,8 +40,8 @@ class Array:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One line of a computation. `arrays` are the leaves of the result's type; `attributes` is the text after the operands.
-    A parameter's number and a constant's value stand where others have their operands.
+    """One instruction of a computation. `arrays` are the leaves of the result's type; `attributes` is the text after the
+    operands. A parameter's number and a constant's value stand where others have their operands.
     """
 
     name: str
@@ -149,6 +150,7 @@ _MODULE = re.compile(r"HloModule ([^\s,]+)")
 _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _LINE = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = ")
 _OPCODE = re.compile(r"\s*([\w\-]+)\(")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _COUNT = re.compile(r"\b(num_partitions|replica_count)=(\d+)")
 
 
@@ -159,24 +161,52 @@ def read(text: str) -> HloModule:
     if module is None:
         raise HloError(f"expected a text that begins with 'HloModule', found {text[:40]!r}")
     computations: dict[str, Computation] = {}
-    entry = name = root = ""
-    instructions: dict[str, Instruction] = {}
-    for line in lines[1:]:
-        if header := _HEADER.match(line):
-            name, root, instructions = header.group(2), "", {}
-            entry = name if header.group(1) else entry
-        elif line.startswith("}") and name:
-            computations[name] = Computation(name, instructions, root or next(reversed(instructions), ""))
-            name = ""
-        elif name and line.strip():
-            instruction = _instruction(line)
+    entry = ""
+    for header, statements in _computations(iter(lines[1:])):
+        name, root = header.group(2), ""
+        instructions: dict[str, Instruction] = {}
+        entry = name if header.group(1) else entry
+        for statement in statements:
+            instruction = _instruction(statement)
             instructions[instruction.name] = instruction
-            root = instruction.name if line.lstrip().startswith("ROOT ") else root
+            root = instruction.name if statement.lstrip().startswith("ROOT ") else root
+        computations[name] = Computation(name, instructions, root or next(reversed(instructions), ""))
     if not entry:
         raise HloError("the module has no ENTRY computation")
     counts = {name: int(number) for name, number in _COUNT.findall(lines[0])}
     partitions, replicas = (counts.get(name, 1) for name in ("num_partitions", "replica_count"))
     return HloModule(module.group(1), computations, entry, partitions, replicas, ":T(" in lines[0])
+
+
+def _computations(lines: Iterator[str]) -> Iterator[tuple[re.Match[str], Iterator[str]]]:
+    """The header of each computation, and the texts of its instructions, which are to be read before the next one."""
+    for line in lines:
+        if header := _HEADER.match(line):
+            yield header, _statements(lines)
+
+
+def _statements(lines: Iterator[str]) -> Iterator[str]:
+    """The texts of instructions up to the brace that ends a computation: one ends with the line on which all its brackets are
+    closed, since the attributes of kernels stand on several."""
+    begun: list[str] = []
+    depth = 0
+    for line in lines:
+        if not begun and line.startswith("}"):
+            return
+        if not begun and not line.strip():
+            continue
+        begun.append(line)
+        depth += _opened(line)
+        if depth <= 0:
+            yield "\n".join(begun)
+            begun, depth = [], 0
+    raise HloError(f"expected the end of a computation, found that of the text{f' in {begun[0][:200]!r}' if begun else ''}")
+
+
+def _opened(line: str) -> int:
+    """How many brackets more a line opens than it closes, outside of strings."""
+    text = _STRING.sub("", line) if '"' in line else line
+    return sum(map(text.count, "{([")) - sum(map(text.count, "})]"))
 
 
 def _instruction(line: str) -> Instruction:
