@@ -381,7 +381,7 @@ def test_it_is_a_function_of_jax_jit(shardings: Any) -> None:
     assert isinstance(jitted, type(plain))
     assert jitted.__wrapped__ is network
     assert (jitted.__name__, jitted.__signature__) == (plain.__name__, plain.__signature__)  # type: ignore[attr-defined]
-    check(copy.deepcopy(jitted), network, X, W)
+    check(copy.deepcopy(meshbridge.jit(network)), network, X, W)
     before = jitted._cache_size()  # type: ignore[attr-defined]
     check(jitted, network, X[:4], W)
     assert jitted._cache_size() == before + 1  # type: ignore[attr-defined]
