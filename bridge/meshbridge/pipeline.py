@@ -71,6 +71,7 @@ from meshbridge.overlap.rows_in_pieces import RowsInPieces
 from meshbridge.partition.mesh_spmdization import MeshSpmdization, Resharding
 from meshbridge.read.formats import copy_module, replace_content
 from meshbridge.read.import_shardings import ImportShardings
+from meshbridge.read.unite_meshes import UniteMeshes
 from meshbridge.resharding import Objective
 
 LOG = logging.getLogger("meshbridge")
@@ -238,7 +239,7 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
     )
     stages = [
         Stage("source"),
-        Stage("annotated", (ImportShardings(),)),
+        Stage("annotated", (ImportShardings(), UniteMeshes())),
         Stage("legal", LEGALIZE),
         Stage("decided", (decide,)),
     ]

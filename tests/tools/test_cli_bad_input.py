@@ -400,7 +400,7 @@ def test_a_sharding_without_an_attribute_that_it_needs(name: str, bad: Path, cap
 TWO_MESHES = """
 module {
   sdy.mesh @a = <["x"=2]> loc(unknown)
-  sdy.mesh @b = <["y"=2]> loc(unknown)
+  sdy.mesh @b = <["y"=2], device_ids=[1, 0]> loc(unknown)
   func.func @main(%a: tensor<8xf32> {sdy.sharding = #sdy.sharding<@a, [{"x"}]>}) -> tensor<8xf32> {
     %0 = stablehlo.tanh %a {sdy.sharding = #sdy.sharding_per_value<[<@b, [{"y"}]>]>} : tensor<8xf32> loc("model.py":7:3)
     return %0 : tensor<8xf32>

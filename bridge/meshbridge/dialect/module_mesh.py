@@ -30,6 +30,8 @@ def find_mesh(module: ir.Module, function: ir.Operation | None = None) -> Mesh |
         raise OpError(
             _placed(list(larger)[1], meshes[1], module),
             f"@{meshes[1].name} is a second mesh beside @{meshes[0].name}; a program is partitioned on one",
+            "views of the same devices in the same order are one mesh, where the axes of one are cut by those of the other; "
+            "run what is for other devices by itself, with jax.device_put between",
         )
     if not meshes:
         return None
