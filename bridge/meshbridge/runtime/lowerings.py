@@ -18,7 +18,7 @@ from typing import Any
 
 # Nothing public has these.
 from jax._src.api import jit as _jit  # JAX's own, whoever has put another one in the place of jax.jit
-from jax._src.config import string_or_object_state
+from jax._src.config import int_state
 from jax._src.core import jaxpr_as_fun, jaxprs_in_params
 from jax._src.custom_partitioning import custom_partitioning_p
 from jax._src.interpreters import partial_eval, pxla
@@ -180,7 +180,7 @@ def _partitions(lowered: Any) -> int:
 
 def everywhere() -> Any:
     """What every computation is marked with (`set_everywhere`); None where none is."""
-    return _everywhere[0].value if _everywhere else None
+    return _marks[_everywhere[0].value] if _everywhere else None
 
 
 def set_everywhere(marked_with: Any) -> Any:
@@ -191,15 +191,19 @@ def set_everywhere(marked_with: Any) -> Any:
     """
     with _making:
         if not _everywhere:
-            said = "how meshbridge partitions every function"
-            _everywhere.append(string_or_object_state(_NAME, None, said, include_in_jit_key=True, include_in_trace_context=True))
-    before = _everywhere[0].get_global()
-    _everywhere[0]._set(marked_with)
+            said = "how meshbridge partitions every function: the number of the options that it was told, 0 for not at all"
+            _everywhere.append(int_state(_NAME, 0, said, include_in_jit_key=True, include_in_trace_context=True))
+        if marked_with not in _marks:
+            _marks.append(marked_with)
+        before = everywhere()
+        _everywhere[0]._set(_marks.index(marked_with))
     return before
 
 
 _NAME = "meshbridge_everywhere"
 _everywhere: list[Any] = []
+_marks: list[Any] = [None]
+"""JAX's settings are numbers and strings, since they are flags of commands too; these are what the numbers stand for."""
 
 
 def lower(jitted: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Lowered:
