@@ -330,7 +330,7 @@ def test_a_machine_and_a_limit_of_memory(shardings: Any) -> None:
 def test_programs_that_cannot_be_partitioned_name_the_line(shardings: Any) -> None:
     send = jax.ffi.ffi_call("some_call", jax.ShapeDtypeStruct(X.shape, X.dtype), has_side_effect=True)
     with pytest.raises(MeshError, match=r"test_function.py:\d+:\d+: error: .* @some_call has a side effect"):
-        meshbridge.jit(lambda x: send(x) + 1, in_shardings=shardings[0]).lower(X)
+        meshbridge.jit(lambda x: send(x) + 1, in_shardings=shardings[0]).lower(X).compile()
 
 
 def test_compiled_programs_say_what_they_need(shardings: Any) -> None:
@@ -407,3 +407,15 @@ def test_effects_on_one_device() -> None:
         return io_callback(lambda x: np.asarray(x) * 2, x, x, ordered=True) + 1
 
     check_same(meshbridge.jit(function)(X), on_one_device(lambda x: 2 * x + 1, X))
+
+
+def test_a_lowered_function_says_what_jax_has_lowered(shardings: Any) -> None:
+    plain, jitted = jax.jit(network, in_shardings=shardings), meshbridge.jit(network, in_shardings=shardings)
+    assert jitted.lower(X, W).as_text() == plain.lower(X, W).as_text()
+
+
+def test_devices_may_be_named_when_it_is_compiled(mesh: Mesh) -> None:
+    across = NamedSharding(mesh.abstract_mesh, P("data"))  # type: ignore[arg-type]
+    lowered = meshbridge.jit(lambda x: x * 2, in_shardings=across).trace(X).lower(lowering_platforms=("cpu",))
+    compiled = lowered.compile(device_assignment=tuple(mesh.devices.flat))
+    check_same(compiled(jax.device_put(X, NamedSharding(mesh, P("data")))), on_one_device(lambda x: x * 2, X))

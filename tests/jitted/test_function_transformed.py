@@ -63,9 +63,9 @@ def test_transformed(partitioned: Any, case: str) -> None:
 
 
 def test_calls_within_are_partitioned(partitioned: Any) -> None:
-    lowered = jax.jit(lambda w: derivative(partitioned, w)).lower(W)
-    assert "all-reduce" in lowered.compile().as_text()
-    assert lowered.as_text().count("sdy.manual_computation") == 1  # the function and its derivative
+    with plans() as names:  # one for the function and its derivative
+        assert "all-reduce" in jax.jit(lambda w: derivative(partitioned, w)).lower(W).compile().as_text()
+    assert len(names) == 1
 
 
 def test_a_function_without_arguments(mesh: Mesh) -> None:
@@ -146,6 +146,5 @@ def test_what_is_traced_as_a_whole_is_not_called_elsewhere(partitioned: Any, mes
     whole = meshbridge.jit(lambda w: inner(w) + 1, in_shardings=NamedSharding(mesh, P("model")))
     assert whole.partitioned_text(W).count("sdy.manual_computation") == 1
     assert meshbridge.partition(inner, W).mlir_module().count("sdy.manual_computation") == 1
-    assert "sdy.manual_computation" in inner.lower(W).as_text()
     check_same(inner(W), on_one_device(lambda w: product(X, w) * 2, W))
     check_same(whole(W), on_one_device(lambda w: product(X, w) * 2 + 1, W))

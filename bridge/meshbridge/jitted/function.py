@@ -29,8 +29,9 @@ class Jitted(Protocol[P, R_co]):
         raises for arguments that `jax.jit` would not take."""
 
     def lower(self, *arguments: P.args, **named: P.kwargs) -> Lowered:
-        """The partitioned program for arguments, which may be `jax.ShapeDtypeStruct`s, as a `jax.stages.Lowered`: `compile()`
-        gives a `jax.stages.Compiled`, with `memory_analysis()` and `cost_analysis()`. Raises MeshError."""
+        """The function as it is written, for arguments which may be `jax.ShapeDtypeStruct`s, as a `jax.stages.Lowered`:
+        `compile()` gives a `jax.stages.Compiled` of the partitioned program, with `memory_analysis()` and `cost_analysis()`, and
+        raises MeshError where it cannot be partitioned."""
 
     def partitioned_text(self, *arguments: P.args, **named: P.kwargs) -> str:
         """The partitioned program in StableHLO, every collective explicit. Raises MeshError."""
@@ -58,7 +59,9 @@ def jitted(function: Callable[..., Any], options: Mapping[str, Any], planning: P
         return planning.report(lowerings.lower(made, arguments, named))
 
     def partitioned_text(*arguments: Any, **named: Any) -> str:
-        return str(made.lower(*arguments, **named).as_text())
+        lowered = made.lower(*arguments, **named)
+        planned = lowerings.replacement(lowered)
+        return str(lowered.as_text() if planned is None else planned.made())
 
     made.report, made.partitioned_text = report, partitioned_text
     return made

@@ -64,8 +64,6 @@ class Planned(lowerings.Replacement):
         self.planning = planning
         for each in self._notes:
             each.append(self)
-        if len(processes.of(self.devices)) < 2:
-            self.made()  # in several processes with the compilation, so that all hear of a failure
 
     @classmethod
     @contextmanager
@@ -85,7 +83,11 @@ class Planned(lowerings.Replacement):
 
     def report(self) -> Report:
         """What it communicates. Raises MeshError."""
-        return self.planning.report_of(lowerings.copied(self.source), self.devices)
+        return self.planning.report_of(self.source(), self.devices)
+
+    def text(self) -> str:
+        """The partitioned program in StableHLO. Raises MeshError."""
+        return str(self.made())
 
     @cached_property
     def options(self) -> pipeline.Options:
@@ -94,22 +96,23 @@ class Planned(lowerings.Replacement):
 
     def made(self) -> ir.Module:
         """The partitioned program. Raises MeshError with a located diagnostic."""
-        return self._plan
+        with self._lock:
+            return self._plan
 
     @cached_property
     def _plan(self) -> ir.Module:
         if not jax.config.jax_use_shardy_partitioner:
             hint = 'jax.config.update("jax_use_shardy_partitioner", True)'
             raise MeshError(f"error: the partitioned program is one for Shardy, which JAX is told not to use\n  hint: {hint}")
-        module = lowerings.copied(self.source)
+        module = self.source()
         plan_cache.partition_module(module, self.options)
         xla.order_collectives(module, self.devices)
         return module
 
-    def compiler_options(self) -> Mapping[str, OptionValue]:
+    def compiler_options(self, devices: Sequence[Any]) -> Mapping[str, OptionValue]:
         """Those that a program with explicit collectives is compiled under on these devices."""
-        machine = jax_devices.machine_of(self.devices, self.options.machine)
-        return {**xla.own_options(self.devices[0]), **self.planning.compiler_options.on(machine, explicit=True)}
+        machine = jax_devices.machine_of(devices, self.options.machine)
+        return {**xla.own_options(devices[0]), **self.planning.compiler_options.on(machine, explicit=True)}
 
     def compile(self, compiler_options: Any = None, *, device_assignment: Any = None) -> Any:
         """The executable; in several processes, once all have the same plan. Raises MeshError where the function cannot be
@@ -117,7 +120,7 @@ class Planned(lowerings.Replacement):
         if not self.devices or (self._executable is not None and compiler_options is None and device_assignment is None):
             return super().compile(compiler_options, device_assignment=device_assignment)
         with processes.Agreement(self.devices) as agreement:
-            agreement.require(self.devices, self._hlo, vars(self.options))
+            agreement.require(self.devices, self.made(), vars(self.options))
             made = super().compile(compiler_options, device_assignment=device_assignment)
             agreement.require(self.devices)
         return made

@@ -53,23 +53,21 @@ class _Nested(tuple[Any, ...]):
 
 
 class Replacement(pxla.MeshComputation):  # type: ignore[misc]
-    """A computation whose program is another one, made when somebody asks for it."""
+    """A computation of JAX, of which another program is compiled. Its text stays what JAX has lowered."""
 
-    source: Any
-    "The program of JAX, in JAX's context."
     _executable: Any
 
     def __init__(self, lowered: Any) -> None:
         for name, value in vars(lowered).items():
-            setattr(self, "source" if name == "_hlo" else name, value)
+            setattr(self, name, value)
         self._lock = RLock()
 
     def made(self) -> ir.Module:
-        """The program, in the place of `source`."""
+        """The program that is compiled."""
         raise NotImplementedError
 
-    def compiler_options(self) -> Mapping[str, OptionValue]:
-        """XLA's options for that program, beside those that the user has given."""
+    def compiler_options(self, devices: Sequence[Any]) -> Mapping[str, OptionValue]:
+        """XLA's options for that program on these devices, beside those that the user has given."""
         raise NotImplementedError
 
     @property
@@ -77,22 +75,29 @@ class Replacement(pxla.MeshComputation):  # type: ignore[misc]
         """The devices that the program runs on, in their order; none where all that says so is abstract."""
         return tuple(self._device_list or ())
 
-    @property
-    def _hlo(self) -> Any:
-        with self._lock:
-            return self.made()
+    def source(self) -> ir.Module:
+        """The program that JAX has lowered, in a context of our own."""
+        return _copied(self._hlo)
 
     def compile(self, compiler_options: Any = None, *, device_assignment: Any = None) -> Any:
         """The executable. The one without further options is made once."""
         with self._lock:
             is_usual = compiler_options is None and device_assignment is None
             if not is_usual or self._executable is None:
-                given = {**self.compiler_options(), **dict(self._compiler_options_kvs), **(compiler_options or {})}
-                made = super().compile(given, device_assignment=device_assignment)
+                made = self._compiled(compiler_options or {}, device_assignment)
                 if not is_usual:
                     return made
                 self._executable = made
             return self._executable
+
+    def _compiled(self, compiler_options: Mapping[str, Any], device_assignment: Any) -> Any:
+        devices = self.devices or tuple(device_assignment or ())
+        if not devices:
+            return super().compile()  # JAX says that it needs some
+        replaced = object.__new__(pxla.MeshComputation)
+        vars(replaced).update(vars(self), _hlo=self.made(), _compiler_options_kvs=())
+        given = {**self.compiler_options(devices), **dict(self._compiler_options_kvs), **compiler_options}
+        return replaced.compile(given, device_assignment=device_assignment)
 
 
 Replace = Callable[[Any, Any], Any]
@@ -213,13 +218,18 @@ def lower(jitted: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Lo
     return found
 
 
+def replacement(lowered: Lowered) -> Replacement | None:
+    """What stands in the place of JAX's computation; None where that is compiled as it is."""
+    found = lowered._lowering
+    return found if isinstance(found, Replacement) else None
+
+
 def module(lowered: Lowered) -> ir.Module:
     """Its program, in a context of our own: one does not read what another one holds."""
-    return copied(lowered.compiler_ir("stablehlo"))
+    return _copied(lowered.compiler_ir("stablehlo"))
 
 
-def copied(held: Any) -> ir.Module:
-    """JAX's module in a context of our own."""
+def _copied(held: Any) -> ir.Module:
     return mlir.parse(mlir.to_bytecode(held), str(held.operation.attributes["sym_name"]).strip('"'), mlir.context())
 
 
