@@ -54,6 +54,15 @@ def test_one_device_is_left_to_jax() -> None:
     assert not planned
 
 
+def test_arrays_that_are_only_moved_are_left_to_jax(mesh: Mesh) -> None:
+    """Also to the same devices in another order, which no program of ours names beside the first."""
+    backwards = Mesh(mesh.devices.reshape(8)[::-1], ("back",))
+    with meshbridge.patch() as planned:
+        found = jax.device_put(on(mesh)[0], NamedSharding(backwards, P("back")))
+    np.testing.assert_array_equal(found, X)
+    assert not planned
+
+
 def test_from_now_on(mesh: Mesh) -> None:
     from meshbridge.runtime import lowerings
 

@@ -63,6 +63,12 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Sequence[Named
         (on(TALL, "a", "b"), on(TALL, "b", "a")),
         P(None, "flat"),
     ),
+    "axes of size 1": (
+        lambda x, w: constrained(x @ w, on(view(("a", 8), ("one", 1)), "a", "one")),
+        lambda x, w: x @ w,
+        (on(SQUARE, "data"), on(SQUARE, None, "model")),
+        P("a"),
+    ),
     "a manual computation on another view": (
         lambda x, w: summed_by_device(x) @ w,
         lambda x, w: (x * 2).reshape(8, 2, 32).sum(0) @ w,
@@ -109,6 +115,7 @@ def declared(name: str, *shape: int, devices: str = "") -> str:
 def test_meshes_that_are_no_views_of_the_same_devices_stay() -> None:
     assert united(declared("a", 8), declared("b", 2, 4)) == [("b", (2, 4))]
     assert united(declared("a", 4, 2), declared("b", 2, 4)) == [("a", (2, 2, 2))]
+    assert united(declared("a", 4, 1), declared("b", 2, 2)) == [("a", (2, 2, 1))]
     assert united(declared("a", 2, 3), declared("b", 3, 2)) == [("a", (2, 3)), ("b", (3, 2))]
     assert united(declared("a", 8), declared("b", 4)) == [("a", (8,)), ("b", (4,))]
     assert united(declared("a", 2), declared("b", 2, devices="1, 0")) == [("a", (2,)), ("b", (2,))]

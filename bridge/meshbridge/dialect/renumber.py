@@ -46,14 +46,20 @@ _DEVICES = ("root", "source", "destination", "device")
 
 
 def renumber(
-    module: ir.Module, before: Mesh, after: Mesh, *, known: Iterable[tuple[ir.Operation, list[ir.Operation]]] = ()
+    module: ir.Module,
+    before: Mesh,
+    after: Mesh,
+    *,
+    known: Iterable[tuple[ir.Operation, list[ir.Operation]]] = (),
+    parts: Sequence[Axes] | None = None,
 ) -> bool:
     """Declares `after`, in which axes of `before` are cut (see `subaxes.cut`), and names its axes where those of `before` are.
+    `parts` says which of them each axis of `before` is, where `after` is another view of the same devices.
 
     Whether all operations have stayed: one that has an operand or a result per axis is replaced. `known` are functions, each with
     the operations below it that may name axes: there, no others are looked at.
     """
-    renumbering = _Renumbering(before, parts_of(before, after), after)
+    renumbering = _Renumbering(before, tuple(parts_of(before, after) if parts is None else parts), after)
     with module.context, ir.Location.unknown():
         for view in list(module.body.operations):
             if isinstance(view, MeshOp):

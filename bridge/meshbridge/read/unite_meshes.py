@@ -12,7 +12,7 @@ from meshbridge.dialect.module_mesh import mesh_ops, named_meshes
 from meshbridge.dialect.renumber import may_name_axes, renumber
 from meshbridge.ir.mlir import ir, walk_all
 from meshbridge.ir.passes import Pass, register
-from meshbridge.ir.sharding import Mesh
+from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.ir.subaxes import cut
 
 
@@ -46,8 +46,7 @@ class UniteMeshes(Pass):
             return
         united = cut(base, dict(_cuts(base, bounds)))
         for mesh in views:
-            if mesh.shape != united.shape or mesh != base:
-                renumber(module, mesh, united)
+            renumber(module, mesh, united, parts=_parts(mesh, united))
         _rename(module, {mesh.name for mesh in views} - {base.name}, base.name)
 
 
@@ -60,6 +59,14 @@ def _cuts(mesh: Mesh, bounds: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
     """By axis, after which products of sizes it is cut so that it ends wherever one of `bounds` stands."""
     for axis, (first, last) in enumerate(pairwise(_bounds(mesh))):
         yield axis, [bound // first for bound in bounds if first < bound < last]
+
+
+def _parts(mesh: Mesh, united: Mesh) -> list[Axes]:
+    """The axes of the united mesh that each axis of one of its views is; none where that has size 1."""
+    places = [(axis, first, last) for axis, (first, last) in enumerate(pairwise(_bounds(united))) if first < last]
+    return [
+        tuple(axis for axis, begin, end in places if first <= begin and end <= last) for first, last in pairwise(_bounds(mesh))
+    ]
 
 
 def _rename(module: ir.Module, names: Iterable[str], name: str) -> None:

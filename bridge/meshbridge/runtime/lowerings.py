@@ -131,7 +131,8 @@ def replace_computations(by: Replace) -> None:
         jaxpr: Any, *arguments: Any, compiler_options_kvs: Options, lowering_parameters: Any, **named: Any
     ) -> Any:
         given = tuple(option for option in compiler_options_kvs if option[0] != MARK)
-        found = _marked_with(compiler_options_kvs) or _marked_within(jaxpr) or everywhere()
+        moves = not getattr(jaxpr, "jaxpr", jaxpr).eqns  # as jax.device_put does, whose shardings may be of any devices
+        found = _marked_with(compiler_options_kvs) or _marked_within(jaxpr) or (None if moves else everywhere())
         if found is None or _is_as_written(lowering_parameters):
             return lower_as_it_is(jaxpr, *arguments, compiler_options_kvs=given, lowering_parameters=lowering_parameters, **named)
         rules = (*LOWERING_RULES, *(lowering_parameters.override_lowering_rules or ()))
