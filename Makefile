@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PARALLEL := -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test plans test-slow test-all test-oldest test-versions wheel docs lint format bench bench-scale bench-targets bench-models bench-predicted bench-maxtext test-targets test-targets-all test-models test-models-all clean
+.PHONY: help demo quick test plans test-slow test-all test-oldest test-versions test-jax wheel docs lint format bench bench-scale bench-targets bench-models bench-predicted bench-maxtext test-targets test-targets-all test-models test-models-all clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -59,6 +59,12 @@ test-oldest: test-jax-$(OLDEST)  ## the tests with the oldest jax that pyproject
 
 test-jax-%: .venv-jax-%/.ready
 	.venv-jax-$*/bin/python -m pytest $(PARALLEL) -m "not slow and not targets and not models"
+
+JAX_FILES := pjit_test aot_test layout_test memories_test shard_alike_test
+test-jax: $(READY)  ## JAX's own tests, every function partitioned: JAX_TESTS=PATH is a checkout of the tag that is installed
+	@test -f "$(JAX_TESTS)/tests/pjit_test.py" || { echo "make test-jax: JAX_TESTS is '$(JAX_TESTS)', expected a checkout of JAX's sources" >&2; exit 2; }
+	cd $(JAX_TESTS) && PYTHONPATH=$(CURDIR)/tests/jitted JAX_PLATFORMS=cpu XLA_FLAGS=--xla_force_host_platform_device_count=8 \
+		$(abspath $(BIN))/python -m pytest $(PARALLEL) -p jax_tests -p no:cacheprovider $(JAX_FILES:%=tests/%.py)
 
 # The compilers of TPUs and GPUs, and one that is not XLA: 1.2 GB that nothing else needs.
 TARGETS := .venv-targets

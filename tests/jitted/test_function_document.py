@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.jitted.jax_tests import KNOWN
+
 PAGE = Path(__file__).parents[2] / "docs" / "jit.md"
 
 
@@ -21,3 +23,8 @@ def test_the_example(tmp_path: Path) -> None:
     assert not done.returncode, done.stderr
     assert "all_reduce" in done.stdout
     assert "module @jit_step" in done.stdout
+
+
+def test_the_tests_of_jax_that_fail_are_named() -> None:
+    for name, reason in KNOWN.items():
+        assert f"| `{name}` | {reason} |" in PAGE.read_text()

@@ -1,0 +1,31 @@
+"""JAX's own tests with every function partitioned: a plugin of pytest, for a checkout of the tag of JAX that is installed.
+
+`make test-jax JAX_TESTS=PATH` runs them. None of their code is here.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+UNREDUCED = "reads the terms that each device holds of an unreduced value: ours add up to the same, and are others"
+COUNTED = "counts the all-reduces of the compiled program: unreduced gradients of a loop's trips are added up in each trip"
+
+KNOWN = {
+    "pjit_test.py::ShardingInTypesTest::test_reduced_reshard_unreduced_bwd": UNREDUCED,
+    "pjit_test.py::ShardingInTypesTest::test_scan_over_layers_minibatch_unreduced_grad": COUNTED,
+    "pjit_test.py::ShardingInTypesTest::test_scan_over_layers_minibatch_unreduced_custom_vjp": COUNTED,
+}
+"""The tests that pass plain and fail partitioned, and why. One that passes fails the run, so that the list is true."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if (reason := KNOWN.get(item.nodeid.removeprefix("tests/"))) is not None:
+            item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+
+
+def pytest_collection_finish() -> None:
+    """Once JAX's settings are flags of absl, which JAX's tests make of them when they are imported."""
+    import meshbridge
+
+    meshbridge.install()
