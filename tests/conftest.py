@@ -62,8 +62,7 @@ QUICK = (
     "tools/test_cli.py",
     "tools/test_mesh_opt.py",
 )
-"""Files of which every test that is not slow belongs to `make quick`: together they take half a minute of CPU time, on a slow host
-one."""
+"""Files of which every test that is not slow belongs to `make quick`: half a minute of CPU time together."""
 
 SAMPLED = {
     "decide/test_open_inside.py": 4,
