@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -419,3 +420,21 @@ def test_devices_may_be_named_when_it_is_compiled(mesh: Mesh) -> None:
     lowered = meshbridge.jit(lambda x: x * 2, in_shardings=across).trace(X).lower(lowering_platforms=("cpu",))
     compiled = lowered.compile(device_assignment=tuple(mesh.devices.flat))
     check_same(compiled(jax.device_put(X, NamedSharding(mesh, P("data")))), on_one_device(lambda x: x * 2, X))
+
+
+def test_a_layout_that_is_asked_for_keeps_the_sharding(mesh: Mesh) -> None:
+    asked = Format(Layout(major_to_minor=(0, 1)), NamedSharding(mesh, P("data")))
+    jitted = meshbridge.jit(lambda x: jax.lax.with_sharding_constraint(x.T * 2, asked))
+    found = jitted(jax.device_put(X, NamedSharding(mesh, P("data"))))
+    check_same(found, on_one_device(lambda x: x.T * 2, X))
+    assert (found.format.layout.major_to_minor, found.sharding.spec) == ((0, 1), P("data"))
+
+
+def test_a_program_of_symbolic_sizes_is_called(mesh: Mesh) -> None:
+    rows = NamedSharding(mesh, P("data"))
+    (size,) = jax.export.symbolic_shape("8*n")
+    exported = jax.export.export(jax.jit(lambda x: jnp.flip(x, 0) * 2, in_shardings=rows))(
+        jax.ShapeDtypeStruct((size, 32), np.float32)
+    )
+    jitted = meshbridge.jit(lambda x: exported.call(x) + 1)
+    check_same(jitted(jax.device_put(X, rows)), on_one_device(lambda x: jnp.flip(x, 0) * 2 + 1, X))

@@ -37,6 +37,8 @@ Only targets that find sizes in the shapes of their operands: older ones have th
 
 _FRONTEND, _BATCH_DIMS = "mhlo.frontend_attributes", "num_batch_dims"
 _CONFIG, _SEARCHED = "mhlo.backend_config", "reduction_dim"
+_LAYOUT = "LayoutConstraint"
+"""Says in which order the elements of a tensor are in memory, and gives it back."""
 _SHAPE = "xla_shape"
 """Attribute of calls of older versions of JAX that spells the sizes of the results out."""
 
@@ -45,7 +47,7 @@ def known_rule(op: ir.Operation, target: str) -> Rule | None:
     """The rule of a call of `target`; None if nothing is known of it."""
     if _SHAPE in op.attributes:
         return None
-    if target == PLACEMENT:
+    if target in (PLACEMENT, _LAYOUT):
         return _aligned(op, lambda dim: True)
     if target == "ApproxTopK":
         return _approximate_top_k(op)

@@ -22,6 +22,7 @@ from jax._src.config import int_state
 from jax._src.core import jaxpr_as_fun, jaxprs_in_params
 from jax._src.custom_partitioning import custom_partitioning_p
 from jax._src.interpreters import partial_eval, pxla
+from jax._src.interpreters.mlir import refine_polymorphic_shapes
 from jax._src.pjit import _cpp_pjit, jit_p
 from jax.interpreters import mlir as lowering
 from jax.stages import Lowered
@@ -77,7 +78,13 @@ class Replacement(pxla.MeshComputation):  # type: ignore[misc]
 
     def source(self) -> ir.Module:
         """The program that JAX has lowered, in a context of our own."""
-        return _copied(self._hlo)
+        return _copied(refine_polymorphic_shapes(self._hlo) if self._has_sizes_to_refine else self._hlo)
+
+    @property
+    def _has_sizes_to_refine(self) -> bool:
+        """Whether a program of symbolic sizes is called, whose sizes here are known."""
+        state = self.compile_args.get("shape_poly_state")
+        return state is not None and bool(state.uses_dim_vars)
 
     def compile(self, compiler_options: Any = None, *, device_assignment: Any = None) -> Any:
         """The executable. The one without further options is made once."""
@@ -95,7 +102,8 @@ class Replacement(pxla.MeshComputation):  # type: ignore[misc]
         if not devices:
             return super().compile()  # JAX says that it needs some
         replaced = object.__new__(pxla.MeshComputation)
-        vars(replaced).update(vars(self), _hlo=self.made(), _compiler_options_kvs=())
+        refined = {**self.compile_args, "shape_poly_state": None} if self._has_sizes_to_refine else self.compile_args
+        vars(replaced).update(vars(self), _hlo=self.made(), _compiler_options_kvs=(), compile_args=refined)
         given = {**self.compiler_options(devices), **dict(self._compiler_options_kvs), **compiler_options}
         return replaced.compile(given, device_assignment=device_assignment)
 
