@@ -1,8 +1,8 @@
 """JAX's own stages with a partitioned program inside. What JAX keeps to itself of them is read here, and only here.
 
 JAX traces a function and lowers it to a `MeshComputation`, which it compiles. `replace_computations` has another one put in the
-place of that, and JAX goes on from there: it donates, puts arguments on devices, calls back Python, keeps what it has compiled, and
-calls the executable from C++, as for any function of `jax.jit`. The one place where all computations pass,
+place of that, and JAX goes on from there: it donates, puts arguments on devices, calls back Python, keeps what it has compiled,
+and calls the executable from C++, as for any function of `jax.jit`. The one place where all computations pass,
 `jax._src.interpreters.pxla.lower_sharding_computation`, has the same arguments in jax 0.9 to 0.12.
 
 What a computation is marked with stands among the compiler options of `jax.jit`, which JAX hands through every transformation:
