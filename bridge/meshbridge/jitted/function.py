@@ -53,15 +53,15 @@ def jitted(function: Callable[..., Any], options: Mapping[str, Any], planning: P
     """`jax.jit(function, **options)`, partitioned. A function that `jax.jit` has made keeps its options where there are no
     others."""
     lowerings.replace_computations(Planned)
-    made = lowerings.marked(function, options, planning)
+    partitioned = lowerings.marked(function, options, planning)
 
     def report(*arguments: Any, **named: Any) -> Report:
-        return planning.report(lowerings.lower(made, arguments, named))
+        return planning.report(lowerings.lower(partitioned, arguments, named))
 
     def partitioned_text(*arguments: Any, **named: Any) -> str:
-        lowered = made.lower(*arguments, **named)
+        lowered = partitioned.lower(*arguments, **named)
         planned = lowerings.replacement(lowered)
         return str(lowered.as_text() if planned is None else planned.made())
 
-    made.report, made.partitioned_text = report, partitioned_text
-    return made
+    partitioned.report, partitioned.partitioned_text = report, partitioned_text
+    return partitioned

@@ -69,12 +69,12 @@ class Planned(lowerings.Replacement):
     @contextmanager
     def noted(cls) -> Iterator[Sequence[Planned]]:
         """The computations that are partitioned meanwhile, in order, as far as they go."""
-        found: list[Planned] = []
-        cls._notes.append(found)
+        computations: list[Planned] = []
+        cls._notes.append(computations)
         try:
-            yield found
+            yield computations
         finally:
-            cls._notes[:] = [each for each in cls._notes if each is not found]
+            cls._notes[:] = [each for each in cls._notes if each is not computations]
 
     @property
     def name(self) -> str:
@@ -121,9 +121,9 @@ class Planned(lowerings.Replacement):
             return super().compile(compiler_options, device_assignment=device_assignment)
         with processes.Agreement(self.devices) as agreement:
             agreement.require(self.devices, self.made(), vars(self.options))
-            made = super().compile(compiler_options, device_assignment=device_assignment)
+            executable = super().compile(compiler_options, device_assignment=device_assignment)
             agreement.require(self.devices)
-        return made
+        return executable
 
 
 def _machine(devices: Sequence[Any]) -> jax_devices.Chosen:

@@ -46,7 +46,8 @@ class UniteMeshes(Pass):
             return
         united = cut(base, dict(_cuts(base, bounds)))
         for mesh in views:
-            renumber(module, mesh, united, parts=_parts(mesh, united))
+            if mesh != united:
+                renumber(module, mesh, united, parts=_parts(mesh, united))
         _rename(module, {mesh.name for mesh in views} - {base.name}, base.name)
 
 

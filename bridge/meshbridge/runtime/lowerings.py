@@ -74,7 +74,7 @@ class Replacement(pxla.MeshComputation):  # type: ignore[misc]
     @property
     def devices(self) -> tuple[Any, ...]:
         """The devices that the program runs on, in their order; none where all that says so is abstract."""
-        return tuple(self._device_list or ())
+        return _devices(self)
 
     def source(self) -> ir.Module:
         """The program that JAX has lowered, in a context of our own."""
@@ -91,10 +91,10 @@ class Replacement(pxla.MeshComputation):  # type: ignore[misc]
         with self._lock:
             is_usual = compiler_options is None and device_assignment is None
             if not is_usual or self._executable is None:
-                made = self._compiled(compiler_options or {}, device_assignment)
+                executable = self._compiled(compiler_options or {}, device_assignment)
                 if not is_usual:
-                    return made
-                self._executable = made
+                    return executable
+                self._executable = executable
             return self._executable
 
     def _compiled(self, compiler_options: Mapping[str, Any], device_assignment: Any) -> Any:
@@ -140,13 +140,13 @@ def replace_computations(by: Replace) -> None:
     ) -> Any:
         given = tuple(option for option in compiler_options_kvs if option[0] != MARK)
         moves = not getattr(jaxpr, "jaxpr", jaxpr).eqns  # as jax.device_put does, whose shardings may be of any devices
-        found = _marked_with(compiler_options_kvs) or _marked_within(jaxpr) or (None if moves else everywhere())
-        if found is None or _is_as_written(lowering_parameters):
+        mark = _marked_with(compiler_options_kvs) or _marked_within(jaxpr) or (None if moves else everywhere())
+        if mark is None or _is_as_written(lowering_parameters):
             return lower_as_it_is(jaxpr, *arguments, compiler_options_kvs=given, lowering_parameters=lowering_parameters, **named)
         rules = (*LOWERING_RULES, *(lowering_parameters.override_lowering_rules or ()))
         inlined = replace(lowering_parameters, override_lowering_rules=rules)
         lowered = lower_as_it_is(jaxpr, *arguments, compiler_options_kvs=given, lowering_parameters=inlined, **named)
-        return by(lowered, found) if _partitions(lowered) > 1 else lowered
+        return by(lowered, mark) if _partitions(lowered) > 1 else lowered
 
     def stage(trace: Any, source: Any, *arguments: Any, **parameters: Any) -> Any:
         options = parameters["compiler_options_kvs"]
@@ -244,4 +244,8 @@ def _copied(held: Any) -> ir.Module:
 
 def devices(lowered: Lowered) -> tuple[Any, ...]:
     """The devices that JAX takes the function to run on, in their order; none where all that says so is abstract."""
-    return tuple(lowered._lowering._device_list or ())
+    return _devices(lowered._lowering)
+
+
+def _devices(computation: Any) -> tuple[Any, ...]:
+    return tuple(computation._device_list or ())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: console.Parser) -> None:
-    """The options of `meshbridge run-script`; what stands behind the script is the script's."""
+    """The options of `meshbridge run-script`. Arguments after the script are passed to it."""
     arguments.add_machine(parser, None, "that of the devices")
     arguments.add_memory_limit(parser)
     help_ = "write the report of the function that sends most as a page, one file that needs no network"

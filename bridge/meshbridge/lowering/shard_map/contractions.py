@@ -52,7 +52,7 @@ def _subscripts(ranks: list[int], batch: tuple[Dims, Dims], contracted: tuple[Di
     return f"{''.join(left)},{''.join(right)}->{''.join(kept)}"
 
 
-PRESETS = frozenset(
+_PRESETS = frozenset(
     (
         *("F16_F16_F16", "F16_F16_F32", "BF16_BF16_BF16", "BF16_BF16_F32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6"),
         *("BF16_BF16_F32_X9", "TF32_TF32_F32", "TF32_TF32_F32_X3", "F32_F32_F32", "F64_F64_F64"),
@@ -69,7 +69,7 @@ def _algorithm(op: ir.Operation, scope: Scope) -> Code | None:
     types = asked.lhs_precision_type, asked.rhs_precision_type, asked.accumulation_type
     products = asked.num_primitive_operations
     name = "_".join([*(str(each).upper() for each in types), *([f"X{products}"] if products > 1 else [])])
-    if name in PRESETS and not asked.allow_imprecise_accumulation:
+    if name in _PRESETS and not asked.allow_imprecise_accumulation:
         return Code(f"lax.DotAlgorithmPreset.{name}")
     names = ("lhs_precision_type", "rhs_precision_type", "accumulation_type")
     return call(
