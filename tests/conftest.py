@@ -64,46 +64,50 @@ QUICK = (
 )
 """Files of which every test that is not slow belongs to `make quick`: half a minute of CPU time together."""
 
-SAMPLED = {
-    "collectives/test_update_whole.py": 3,
-    "decide/test_open_inside.py": 4,
-    "dialect/test_renumber.py": 4,
-    "growth/test_devices.py": 4,
-    "lowering/shard_map/test_program.py": 4,
-    "lowering/shard_map/test_table.py": 4,
-    "lowering/test_lower_collectives.py": 4,
-    "operations/test_families.py": 4,
-    "operations/test_interpreter.py": 4,
-    "operations/test_preparing.py": 3,
-    "operations/test_properties.py": 4,
-    "operations/test_samples.py": 3,
-    "operations/test_uneven.py": 4,
-    "ops/test_composites.py": 3,
-    "ops/test_generic_reductions.py": 4,
-    "ops/test_known_calls.py": 3,
-    "ops/test_sharding_rules.py": 3,
-    "ops/test_windows.py": 3,
-    "overlap/test_balanced_ring.py": 4,
-    "overlap/test_delay_scaling.py": 3,
-    "overlap/test_keep_schedule.py": 3,
-    "overlap/test_ring_attention.py": 3,
-    "overlap/test_ring_attention_gradients.py": 4,
-    "overlap/test_ring_attention_layers.py": 4,
-    "programs/test_user_programs.py": 4,
-    "reports/test_explanation.py": 3,
-    "reports/test_symbolic.py": 3,
-    "resharding/test_emit.py": 4,
-    "resharding/test_planner.py": 3,
-    "search/test_asked_axes.py": 3,
-    "search/test_constraints.py": 3,
-    "search/test_search.py": 3,
-    "search/test_sharding_problem.py": 3,
-    "tools/test_compare.py": 3,
-    "verify/test_verdict_partitioned.py": 3,
-    "zoo/test_zoo.py": 3,
-}
-"""Files whose tests check one idea on many cases, each of which is dear: of the cases of a test, one in so many belongs to `make
-test`, and the others are slow. The first always stays."""
+SAMPLED = frozenset(
+    (
+        "collectives/test_update_whole.py",
+        "decide/test_open_inside.py",
+        "dialect/test_renumber.py",
+        "growth/test_devices.py",
+        "lowering/shard_map/test_program.py",
+        "lowering/shard_map/test_table.py",
+        "lowering/test_lower_collectives.py",
+        "operations/test_families.py",
+        "operations/test_interpreter.py",
+        "operations/test_preparing.py",
+        "operations/test_properties.py",
+        "operations/test_samples.py",
+        "operations/test_uneven.py",
+        "ops/test_composites.py",
+        "ops/test_generic_reductions.py",
+        "ops/test_known_calls.py",
+        "ops/test_sharding_rules.py",
+        "ops/test_windows.py",
+        "overlap/test_balanced_ring.py",
+        "overlap/test_delay_scaling.py",
+        "overlap/test_keep_schedule.py",
+        "overlap/test_ring_attention.py",
+        "overlap/test_ring_attention_gradients.py",
+        "overlap/test_ring_attention_layers.py",
+        "programs/test_user_programs.py",
+        "reports/test_explanation.py",
+        "reports/test_symbolic.py",
+        "resharding/test_emit.py",
+        "resharding/test_planner.py",
+        "search/test_asked_axes.py",
+        "search/test_constraints.py",
+        "search/test_search.py",
+        "search/test_sharding_problem.py",
+        "tools/test_compare.py",
+        "verify/test_verdict_partitioned.py",
+        "zoo/test_zoo.py",
+    )
+)
+"""Files whose tests check one idea on many cases, each of which is dear: of the cases of a test, the first and each
+`ONE_IN`-th after it belong to `make test`, and the others are slow."""
+
+ONE_IN = 4
 
 NO_SKIPS = "MESHBRIDGE_NO_SKIPS"
 """Environment variable that makes a failure of every skipped test, where all that tests need is known to be there."""
@@ -119,12 +123,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     here = Path(__file__).parent
     cases: Counter[tuple[Path, str]] = Counter()
     for item in items:
-        one_in = SAMPLED.get(item.path.relative_to(here).as_posix(), 1)
-        if one_in > 1 and isinstance(item, pytest.Function) and not item.get_closest_marker("slow"):
-            if cases[item.path, item.originalname] % one_in:
+        file = item.path.relative_to(here).as_posix()
+        if file in SAMPLED and isinstance(item, pytest.Function) and not item.get_closest_marker("slow"):
+            if cases[item.path, item.originalname] % ONE_IN:
                 item.add_marker(pytest.mark.slow)
             cases[item.path, item.originalname] += 1
-        if item.path.relative_to(here).as_posix() in QUICK and not item.get_closest_marker("slow"):
+        if file in QUICK and not item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.quick)
     if chosen := os.environ.get(PART):
         number, count = map(int, chosen.split("/"))
