@@ -35,7 +35,6 @@ PASSES: dict[str, tuple[str, ...]] = {
     "merge-permutes{bytes=0}": ("shift", "listed"),
     "mesh-simplifications": ("all_reduce", "all_slice"),
     "optimize-collectives": (),
-    "recompute-gathered": ("all_gather", "same_again", "unary", "scale"),
     "reduce-scatter-reassociate": ("reduce_scatter", "same_again", "binary", "reduce", "transpose"),
     "reduction-move-up": ("scale", "all_reduce", "reduce_scatter", "binary"),
 }

@@ -47,7 +47,6 @@ LOCAL: dict[str, Callable[[Random], Local]] = {
     "mesh-simplifications": collectives.mesh_simplifications,
     "peel-last-microbatch": overlap.peel_last_microbatch,
     "prefetch-gathers": overlap.prefetch_gathers,
-    "recompute-gathered": collectives.recompute_gathered,
     "reduce-scatter-reassociate": collectives.reduce_scatter_reassociate,
     "reduce-scatter-redirect": collectives.reduce_scatter_redirect,
     "reduction-move-up": collectives.reduction_move_up,

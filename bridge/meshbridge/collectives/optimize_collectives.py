@@ -16,7 +16,6 @@ from meshbridge.collectives.fold_collectives import FoldCollectives
 from meshbridge.collectives.hoist_collectives import hoist
 from meshbridge.collectives.merge_collectives import MergeCollectives
 from meshbridge.collectives.merge_permutes import merge
-from meshbridge.collectives.recompute_gathered import RecomputeGathered
 from meshbridge.collectives.reduce_scatter_reassociate import ReduceScatterReassociate
 from meshbridge.collectives.reduce_scatter_redirect import ReduceScatterRedirect
 from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter
@@ -36,7 +35,6 @@ PATTERNS: tuple[MeshPattern, ...] = tuple(
             *MergeCollectives.patterns,
             *AllGatherMoveDown.patterns,
             *AllGatherMoveUp.patterns,
-            *RecomputeGathered.patterns,
         )
     )
 )

@@ -229,18 +229,6 @@ def merge_collectives(random: Random) -> Local:
     return Local(what, w, tuple(results))
 
 
-def recompute_gathered(random: Random) -> Local:
-    w, element, x, axes = start(random)
-    y = x
-    for _ in range(random.choice([1, 2, 3])):
-        y = pointwise(random, w, y)
-    if random.random() < 0.3:
-        y = w.binary("add", y, x)
-    if random.random() < 0.1:
-        y = w.binary("add", y, w.argument(x.shape, element))
-    return Local("gathered twice", w, (w.all_gather(x, axes, 0), w.all_gather(y, axes, 0)))
-
-
 def mesh_simplifications(random: Random) -> Local:
     w, _, x, axes = start(random)
     kind = random.choice(["sum", "max", "min"])
