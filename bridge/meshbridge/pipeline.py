@@ -64,8 +64,7 @@ from meshbridge.machines.target import Target, has_topology, of_machine
 from meshbridge.overlap.collective_matmul import CollectiveMatmul
 from meshbridge.overlap.delay_scaling import DelayScaling
 from meshbridge.overlap.keep_schedule import KeepSchedule
-from meshbridge.overlap.peel_last_microbatch import PeelLastMicrobatch
-from meshbridge.overlap.prefetch_gathers import WORTH_A_WINDOW, PrefetchGathers
+from meshbridge.overlap.prefetch_gathers import HIDDEN_ASIDE, PrefetchGathers
 from meshbridge.overlap.ring_attention import RingAttention
 from meshbridge.overlap.rows_in_pieces import RowsInPieces
 from meshbridge.partition.mesh_spmdization import MeshSpmdization, Resharding
@@ -269,12 +268,9 @@ def _overlap(options: Options) -> tuple[Pass, ...]:
     limit = 0.0 if options.written_limit == inf else options.written_limit
     ring = RingAttention(options.machine, options.layout, options.compiler_options, limit, faster=rings(*under))
     attention = (ring,) if shifts(*under) else ()
-    peel = PeelLastMicrobatch(options.machine, options.layout, options.compiler_options, limit)
-    peeled = (peel,) if reduces_beside(*under) else ()
     ahead: dict[str, tuple[Pass, ...]] = {
         "none": (),
-        "first": (PrefetchGathers(least=WORTH_A_WINDOW, first=True),),
-        "aside": (PrefetchGathers(first=True),),
+        "aside": (PrefetchGathers(again=True, largest=HIDDEN_ASIDE),),
         "all": (PrefetchGathers(),),
     }
     prefetch = ahead[prefetches(*under)]
@@ -285,7 +281,7 @@ def _overlap(options: Options) -> tuple[Pass, ...]:
     divide = (*pieces, matmul) if divides(*under) else ()  # what is gathered ahead need not be divided
     together = (DelayScaling(*under),) if combines(options.machine) else ()
     keep = (KeepSchedule(options.machine, options.layout, options.compiler_options),) if puts_off(*under) else ()
-    return (*together, *attention, *peeled, *prefetch, *divide, *keep)
+    return (*together, *attention, *prefetch, *divide, *keep)
 
 
 def _finish(options: Options) -> tuple[Pass, ...]:

@@ -30,7 +30,6 @@ PASSES = (
     "hoist-collectives",
     "merge-collectives",
     "mesh-simplifications",
-    "peel-last-microbatch",
     "prefetch-gathers",
     "reduce-scatter-reassociate",
     "reduce-scatter-redirect",

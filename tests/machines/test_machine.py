@@ -70,12 +70,12 @@ def test_a_device_of_one_s_own(tmp_path: Path) -> None:
         (
             "combines = true",
             'combines = true\nprefetches = "some"',
-            "step.prefetches: expected one of none, first, aside, all, found 'some'",
+            "step.prefetches: expected one of none, aside, all, found 'some'",
         ),
         (
             "[compiler]",
             '[step.best]\nprefetches = "some"\n[options.explicit]\nxla_a = 1\n[compiler]',
-            "step.best.prefetches: expected one of none, first, aside, all, found 'some'",
+            "step.best.prefetches: expected one of none, aside, all, found 'some'",
         ),
         ("[compiler]", '[step.best]\ndivides = "no"\n[compiler]', "step.best.divides: expected true or false, found 'no'"),
         ("[compiler]", "[step.best]\ndivides = true\n[compiler]", "options.explicit is missing: step.best says what a step does"),

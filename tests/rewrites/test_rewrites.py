@@ -45,7 +45,6 @@ LOCAL: dict[str, Callable[[Random], Local]] = {
     "merge-collectives": collectives.merge_collectives,
     "merge-permutes": collectives.merge_permutes,
     "mesh-simplifications": collectives.mesh_simplifications,
-    "peel-last-microbatch": overlap.peel_last_microbatch,
     "prefetch-gathers": overlap.prefetch_gathers,
     "reduce-scatter-reassociate": collectives.reduce_scatter_reassociate,
     "reduce-scatter-redirect": collectives.reduce_scatter_redirect,

@@ -46,13 +46,3 @@ def test_less_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ahead.modelled is not None
     assert before.modelled is not None
     assert ahead.modelled.total < before.modelled.total
-
-
-def test_less_exposed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a v5p the SparseCores gather: of this program nothing is exposed there without it either."""
-    exported = forward("tpu", 2 * WIDTH, 8 * TOKENS)
-    monkeypatch.delenv("XLA_FLAGS", raising=False)
-    ahead, before = figures_with_and_without("prefetches", exported, "tpu:v6e:2x4", tmp_path, under="best")
-    # Of each trip the first one of two gathers; then that of the first trip alone.
-    assert ahead.exposed_bytes < before.exposed_bytes / 4
-    assert ahead.wire_bytes <= before.wire_bytes * (1 + 1 / LAYERS)

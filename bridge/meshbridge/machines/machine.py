@@ -183,9 +183,9 @@ ISSUED = (
 SLICES = ("all", "rings", "square")
 """What slices `staged` speaks of: all, those whose every axis is a ring, those of equal sides."""
 
-PREFETCHED = ("none", "first", "aside", "all")
-"""What loops gather ahead: nothing; what the first product of a trip reads, if it is large, in a window; that, or what all first
-products read, as gathers run aside from kernels, on cores of their own; what all read, with the last trip behind the loop."""
+PREFETCHED = ("none", "aside", "all")
+"""What loops gather during the trip before: nothing; small values, where gathers run on cores of their own; or all that the first
+products of a trip read, with the last trip behind the loop."""
 
 _STEP_KEYS: dict[str, type] = {
     "source": str,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from math import inf
 from typing import ClassVar
 
 from meshbridge.analysis.trip_count import Counting
@@ -15,14 +15,13 @@ from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, find, ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ops.composites import CONTRACTIONS
-from meshbridge.overlap.accumulated_sums import COLLECTIVES
 from meshbridge.overlap.peeled_loops import peel, peelable
 from meshbridge.overlap.unread import erase_unread
 
-WORTH_A_WINDOW = 2**26
-"""Bytes of what is gathered from which on it is worth a window on a TPU. By XLA:TPU for 64 v5p, windows of 117 MB make the loops
-of an MLP take fewer cycles; those of 8 MB cost the loops of a llama 0.35 million a trip, ten times what the gather takes. In
-between nothing was measured, nor without a window but up to 34 MB, which gains, and 117 MB, which costs 2 % of the cycles."""
+HIDDEN_ASIDE = 2**26
+"""Bytes below which a value is gathered ahead on the SparseCores of a TPU, where gathers run one after the other. Values of up to
+34 MB make the loops of a llama shorter by XLA:TPU for 64 v5p; one of 117 MB costs 2 % of the cycles of an MLP. In between nothing
+was measured."""
 
 
 @register
@@ -45,27 +44,14 @@ class PrefetchGathers(Pass):
              }
              the last trip, with %0#2 for %1
 
-    With `first`, where %1 is large and a trip ends in %4 = mesh.all_reduce (stablehlo.dot_general ..., ...):
-             %0:3 = stablehlo.while(%i = 0, %x = %a, %1 = %first) {       // while %i < 8
-               %2 = stablehlo.dot_general %x, %1
-               %next, %_ = stablehlo.optimization_barrier (%shard of trip %i + 1), %2
-               %3 = stablehlo.dot_general (what is computed of %2), ...
-               %sum, %following = stablehlo.optimization_barrier %3, (mesh.all_gather %next ...)
-               %4 = mesh.all_reduce %sum ...
-               stablehlo.return %i + 1, (what is computed of %4), %following
-             }
-
     As many bytes and collectives as before. The barrier has the gather wait for the product that reads its predecessor: from then
     on that one's memory is free, so that nothing is copied, and what the trip computes after it runs meanwhile. So only one
     product may read what is gathered, and it must wait for no other product of its trip: gathers of later ones have those to hide
     behind. What is gathered is computed of the loop's counter and of what does not change in it, and the loop's text says how
     often it runs. The shard waits, not the counter: XLA:GPU evaluates what loops compute of counters, and fails at a barrier.
 
-    With `first`, for XLA:TPU, the last trip stays in the loop and gathers the last shard once more: a trip behind the loop has it
-    clear the stacks that the loop fills. A large gather has a *window*: what reads a product behind it waits for the gather,
-    which else ends the trip with nothing beside it, where one gather at a time runs as part of products. So large gathers are
-    made ahead for the first product alone, as later ones have those before them to hide behind. For small ones a window costs
-    more than they take: they have none, for compilers that gather aside from products.
+    With `again`, for XLA:TPU, the last trip stays in the loop and gathers the last shard once more: a trip behind the loop has it
+    clear the stacks that the loop fills.
     """
 
     name: ClassVar[str] = "prefetch-gathers"
@@ -73,10 +59,10 @@ class PrefetchGathers(Pass):
     "Bytes of what is gathered from which on it is worth a copy of the loop's body. Not measured."
     most: int = 2**29
     "Bytes that a loop may hold more for what is gathered ahead, in all. A bound on memory, not a measurement."
-    first: bool = False
-    "Whether of large gathers one is made ahead, until another product ends; and all, of any size, once more by the last trip."
-    window: int = WORTH_A_WINDOW
-    "With `first`, bytes of what is gathered from which on it is worth a window."
+    again: bool = False
+    "Whether the last trip stays in the loop and gathers once more; else it stands behind the loop."
+    largest: float = inf
+    "Bytes of a value from which on it is gathered in its own trip."
 
     def run(self, module: ir.Module) -> bool:
         with module.context:
@@ -92,9 +78,6 @@ _GATHERING = frozenset((AllGatherOp.OPERATION_NAME, AllToAllOp.OPERATION_NAME, P
 
 _LOCAL = LOCAL | {BARRIER, *(f"stablehlo.{name}" for name in ("clamp", "compare", "dynamic_slice", "select"))}
 """What a shard may be computed by."""
-
-_ARRANGING = frozenset(("stablehlo.reshape", "stablehlo.transpose"))
-"""What gives the same elements elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +96,6 @@ class _Loop:
     op: ir.Operation
     counting: Counting
     gathered: tuple[_Gathered, ...]
-    until: ir.Value | None = None
-    "The value whose readers wait for them, if any do."
     again: bool = False
     "Whether the last trip stays in the loop and gathers once more what no trip reads; else it stands behind the loop."
 
@@ -131,14 +112,11 @@ class _Loop:
         taken: list[_Gathered] = []
         left: float = limits.most
         for each in _first_read(op, counted.counter):
-            if limits.least <= (size := tensor_bytes(each.value)) <= left:
+            size = tensor_bytes(each.value)
+            if limits.least <= size < limits.largest and size <= left:
                 taken.append(each)
                 left -= size
-        large = [each for each in taken if tensor_bytes(each.value) >= limits.window] if limits.first else []
-        if large:
-            until = _until(large[0].product)
-            return None if until is None else _Loop(op, counted, (large[0],), until, again=True)
-        return _Loop(op, counted, tuple(taken), again=limits.first) if taken else None
+        return _Loop(op, counted, tuple(taken), limits.again) if taken else None
 
 
 def _first_read(loop: ir.Operation, counter: int) -> Iterable[_Gathered]:
@@ -166,35 +144,6 @@ def _first_read(loop: ir.Operation, counter: int) -> Iterable[_Gathered]:
             elif before:
                 alone = all(gathered[value] and _has_one_reader(value) for value in before)
                 gathered[result] = tuple(shard for value in before for shard in gathered[value]) if alone else ()
-
-
-def _until(product: ir.Operation) -> ir.Value | None:
-    """The value of a trip whose readers are to wait for what is gathered behind `product`, so that another product hides it.
-
-    One that stands in memory anyway, so that no kernel is taken apart: the first result of a later product that only collectives
-    read, else the first value behind a later product that several products read. Else what the last product gives, and None
-    where `product` is that.
-    """
-    products = [view.operation for view in product.block.operations if view.operation.name in CONTRACTIONS]
-    later = products[products.index(product) + 1 :]
-    sent = (op.results[0] for op in later if _only_communicated(op.results[0]))
-    return next(chain(sent, _shared(later), (op.results[0] for op in reversed(later))), None)
-
-
-def _only_communicated(value: ir.Value) -> bool:
-    readers = [use.owner for use in value.uses]
-    return bool(readers) and all(
-        op.name in COLLECTIVES or (op.name in _ARRANGING and _only_communicated(op.results[0])) for op in readers
-    )
-
-
-def _shared(products: Sequence[ir.Operation]) -> Iterator[ir.Value]:
-    """What is computed behind the first of `products`, in their block, and read by several."""
-    for value in (operand for op in products[1:] for operand in op.operands):
-        if isinstance(value.owner, ir.Block) or (op := value.owner.operation).block != products[0].block:
-            continue
-        if products[0].is_before_in_block(op) and sum(use.owner.name in CONTRACTIONS for use in value.uses) > 1:
-            yield value
 
 
 def _sources(value: ir.Value) -> Sequence[ir.Value]:
@@ -225,20 +174,11 @@ def _pipeline(loop: _Loop) -> None:
     ahead = _Ahead(body, {loop.counting.counter: counter}, emit)
     ahead.hold([shard for each in loop.gathered for shard in each.shards], product.results[0])
     made = [ahead.made(value) for value in values]
-    for number, value in enumerate(made if loop.until is None else _awaited(made, loop.until)):
+    for number, value in enumerate(made):
         end.operands[count + number] = value
     # What shards were computed and gathered by where they are gathered ahead.
     for operations in (last_trip, [view.operation for view in body.operations]):
         erase_unread(op for op in operations if op.name in _LOCAL | _GATHERING)
-
-
-def _awaited(values: Sequence[ir.Value], until: ir.Value) -> Sequence[ir.Value]:
-    """`values`, for which whatever reads `until` waits."""
-    uses = list(until.uses)
-    barrier = Builder.after(op_of(until)).op(BARRIER, [value.type for value in (until, *values)], [until, *values])
-    for use in uses:
-        use.owner.operands[use.operand_number] = barrier.results[0]
-    return list(barrier.results)[1:]
 
 
 @dataclass

@@ -1,8 +1,7 @@
 // RUN: mesh-opt %s --prefetch-gathers='least=0' | filecheck %s
 // RUN: mesh-opt %s --prefetch-gathers='least=0 most=128' | filecheck %s --check-prefix=SMALL
 // RUN: mesh-opt %s --prefetch-gathers | filecheck %s --check-prefix=SMALL
-// RUN: mesh-opt %s --prefetch-gathers='least=0 first=true window=0' | filecheck %s --check-prefix=ONE
-// RUN: mesh-opt %s --prefetch-gathers='least=0 first=true' | filecheck %s --check-prefix=ASIDE
+// RUN: mesh-opt %s --prefetch-gathers='least=0 again=true' | filecheck %s --check-prefix=ASIDE
 
 mesh.mesh @m(shape = 2x4)
 
@@ -29,21 +28,7 @@ mesh.mesh @m(shape = 2x4)
 // CHECK:         stablehlo.dot_general
 // CHECK:         return
 //
-// The first alone, until the second product ends; the loop runs as often as before, and its last trip gathers again.
-// ONE-LABEL: func.func @layers
-// ONE:         %[[FIRST:.*]] = mesh.all_gather
-// ONE:         stablehlo.while({{.*}} = %[[FIRST]])
-// ONE:           %[[LIMIT:.*]] = stablehlo.constant dense<4>
-// ONE:           stablehlo.compare LT, %{{.*}}, %[[LIMIT]]
-// ONE:           %[[P:.*]] = stablehlo.dot_general %{{.*}}, %[[CARRIED:iterArg_[0-9]+]],
-// ONE:           %[[HELD:.*]]:2 = stablehlo.optimization_barrier %{{.*}}, %[[P]]
-// ONE:           %[[NEXT:.*]] = mesh.all_gather %[[HELD]]#0
-// ONE:           %[[Q:.*]] = stablehlo.dot_general %[[P]]
-// ONE:           %[[ENDED:.*]]:2 = stablehlo.optimization_barrier %[[Q]], %[[NEXT]]
-// ONE:           stablehlo.return {{.*}}, %[[ENDED]]#0, %[[ENDED]]#1
-// ONE:         return
-//
-// What is too small for a window is gathered whenever the compiler likes, behind the product; the last trip gathers again, too.
+// The loop runs as often as before, and its last trip gathers the last shard again.
 // ASIDE-LABEL: func.func @layers
 // ASIDE:         %[[FIRST:.*]] = mesh.all_gather
 // ASIDE:         stablehlo.while({{.*}} = %[[FIRST]])
@@ -90,12 +75,6 @@ func.func @layers(%w: tensor<4x2x8xf32>, %v: tensor<4x2x8xf32>, %x: tensor<4x8xf
 // CHECK:           %[[NEXT:.*]] = mesh.all_gather %[[HELD]]#0 on @m mesh_axes = [0]
 // CHECK:           mesh.all_gather %[[NEXT]] on @m mesh_axes = [1]
 // CHECK:         return
-//
-// Its one product has no other behind it to hide a gather.
-// ONE-LABEL: func.func @backwards
-// ONE:         stablehlo.optimization_barrier
-// ONE-NOT:     stablehlo.optimization_barrier
-// ONE:         return
 func.func @backwards(%w: tensor<3x1x8xf32>, %x: tensor<4x8xf32>) -> tensor<4x8xf32> {
   %zero = stablehlo.constant dense<0> : tensor<i32>
   %0:3 = stablehlo.while(%i = %zero, %a = %w, %y = %x) : tensor<i32>, tensor<3x1x8xf32>, tensor<4x8xf32>
@@ -149,8 +128,6 @@ func.func @kept(%w: tensor<4x2x8xf32>, %x: tensor<2x8xf32>) -> tensor<2x8xf32> {
   return %0#2 : tensor<2x8xf32>
 }
 
-// The window ends where a value is there that two products read: it is stored for them anyway.
-// ONE-LABEL: func.func @shared
 // ONE:         stablehlo.while
 // ONE:           %[[P:.*]] = stablehlo.dot_general
 // ONE:           %[[HELD:.*]]:2 = stablehlo.optimization_barrier %{{.*}}, %[[P]]
@@ -161,28 +138,3 @@ func.func @kept(%w: tensor<4x2x8xf32>, %x: tensor<2x8xf32>) -> tensor<2x8xf32> {
 // ONE:           stablehlo.dot_general %[[ENDED]]#0
 // ONE:           stablehlo.dot_general %[[ENDED]]#0
 // ONE:           stablehlo.return {{.*}}, %[[ENDED]]#1
-// ONE:         return
-func.func @shared(%w: tensor<4x2x8xf32>, %v: tensor<8x8xf32>, %x: tensor<4x8xf32>) -> tensor<4x8xf32> {
-  %zero = stablehlo.constant dense<0> : tensor<i32>
-  %0:3 = stablehlo.while(%i = %zero, %a = %w, %y = %x) : tensor<i32>, tensor<4x2x8xf32>, tensor<4x8xf32>
-    cond {
-      %n = stablehlo.constant dense<4> : tensor<i32>
-      %1 = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
-      stablehlo.return %1 : tensor<i1>
-    } do {
-      %one = stablehlo.constant dense<1> : tensor<i32>
-      %none = stablehlo.constant dense<0> : tensor<i32>
-      %1 = stablehlo.dynamic_slice %a, %i, %none, %none, sizes = [1, 2, 8] : (tensor<4x2x8xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x8xf32>
-      %2 = stablehlo.reshape %1 : (tensor<1x2x8xf32>) -> tensor<2x8xf32>
-      %3 = mesh.all_gather %2 on @m mesh_axes = [1] gather_axis = 0 : tensor<2x8xf32> -> tensor<8x8xf32>
-      %4 = stablehlo.dot_general %y, %3, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
-      %5 = stablehlo.dot_general %4, %v, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
-      %6 = stablehlo.tanh %5 : tensor<4x8xf32>
-      %7 = stablehlo.dot_general %6, %v, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
-      %8 = stablehlo.dot_general %6, %v, contracting_dims = [1] x [1] : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
-      %9 = stablehlo.multiply %7, %8 : tensor<4x8xf32>
-      %10 = stablehlo.add %i, %one : tensor<i32>
-      stablehlo.return %10, %a, %9 : tensor<i32>, tensor<4x2x8xf32>, tensor<4x8xf32>
-    }
-  return %0#2 : tensor<4x8xf32>
-}

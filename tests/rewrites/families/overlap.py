@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from tests.rewrites.families.collectives import pointwise, start, uniform
+from tests.rewrites.families.collectives import pointwise, uniform
 from tests.rewrites.spmd import Axes, Local, Value, Writer, draw_axes, draw_element, draw_writer
 
 
@@ -66,29 +66,6 @@ def rows_in_pieces(random: Random) -> Local:
     return Local(what, w, tuple(results), options=f"least=1 pieces={random.choice([2, 4])}")
 
 
-def peel_last_microbatch(random: Random) -> Local:
-    """A loop over microbatches that adds up what is reduced behind it."""
-    w, element, batches, axes = start(random, (3, 8, 16))
-    zeros = w.constant(0.0, (8, 16), "f32")
-    begin = w.argument((8, 16), "f32") if random.random() < 0.3 else zeros
-    other = w.constant(0.0, (8, 16), "f32")
-    how = random.choice(["add", "subtract"])
-
-    def body(number: Value, total: Value, worst: Value) -> tuple[Value, ...]:
-        x = pointwise(random, w, w.row(batches, number))
-        x = w.convert(x, "f32") if element != "f32" else x
-        largest = w.binary("maximum", worst, x)
-        return w.binary(how, total, w.binary("multiply", x, x)), largest
-
-    trips = random.choice([3, 3, 3, 1])
-    total, worst = w.loop(trips, [begin, other], body)
-    if random.random() < 0.5:
-        total = pointwise(random, w, total) if random.random() < 0.3 else w.unary("negate", total)
-    what = random.choice(["all_reduce", "reduce_scatter"])
-    result = w.all_reduce(total, axes) if what == "all_reduce" else w.reduce_scatter(total, axes, 1)
-    return Local(f"{what} {how} of {trips}", w, (result, worst))
-
-
 def prefetch_gathers(random: Random) -> Local:
     """Layers whose weights are gathered in each trip."""
     w, element = draw_writer(random), draw_element(random)
@@ -96,7 +73,7 @@ def prefetch_gathers(random: Random) -> Local:
     count = w.size(axes)
     rows = max(1, 8 // count)
     stack = w.argument((4, rows, rows * count), element)
-    first = random.choice(["", " first=true", " first=true window=0"])
+    first = random.choice(["", " again=true"])
     double = random.random() < 0.4
     x = w.argument((4, rows * count), element)
     trips = random.choice([2, 4, 4, 4, 4, 1])
