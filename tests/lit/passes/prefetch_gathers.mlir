@@ -127,14 +127,3 @@ func.func @kept(%w: tensor<4x2x8xf32>, %x: tensor<2x8xf32>) -> tensor<2x8xf32> {
     }
   return %0#2 : tensor<2x8xf32>
 }
-
-// ONE:         stablehlo.while
-// ONE:           %[[P:.*]] = stablehlo.dot_general
-// ONE:           %[[HELD:.*]]:2 = stablehlo.optimization_barrier %{{.*}}, %[[P]]
-// ONE:           %[[NEXT:.*]] = mesh.all_gather %[[HELD]]#0
-// ONE:           %[[Q:.*]] = stablehlo.dot_general %[[P]]
-// ONE:           %[[T:.*]] = stablehlo.tanh %[[Q]]
-// ONE:           %[[ENDED:.*]]:2 = stablehlo.optimization_barrier %[[T]], %[[NEXT]]
-// ONE:           stablehlo.dot_general %[[ENDED]]#0
-// ONE:           stablehlo.dot_general %[[ENDED]]#0
-// ONE:           stablehlo.return {{.*}}, %[[ENDED]]#1
