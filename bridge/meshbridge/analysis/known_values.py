@@ -20,6 +20,7 @@ import numpy as np
 
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.mlir import comparison_direction, ir
+from meshbridge.ir.uses import defining_op
 
 
 @dataclass(frozen=True)
@@ -104,14 +105,14 @@ class _Walk:
         self._seen: dict[ir.Value, Known] = {}
 
     def known(self, value: ir.Value, depth: int) -> Known:
-        owner = value.owner
-        if isinstance(owner, ir.Block) or depth == 0 or not isinstance(value.type, ir.RankedTensorType):
+        op = defining_op(value)
+        if op is None or depth == 0 or not isinstance(value.type, ir.RankedTensorType):
             return None
-        rule = _RULES.get(owner.operation.name)
+        rule = _RULES.get(op.name)
         if rule is None:
             return None
         if value not in self._seen:
-            self._seen[value] = rule(owner.operation, value, lambda operand: self.known(operand, depth - 1))
+            self._seen[value] = rule(op, value, lambda operand: self.known(operand, depth - 1))
         return self._seen[value]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from meshbridge.analysis.counters import MIRRORED, Counter
 from meshbridge.analysis.known_values import integer_bounds, known_integer
 from meshbridge.ir.mlir import comparison_direction, ir
+from meshbridge.ir.uses import defining_op, look_through
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,9 @@ def _step(body: ir.Block, index: int) -> int | None:
 
 def _definition(value: ir.Value) -> ir.Operation | None:
     """The operation that defines `value`, behind annotations; None for an argument."""
-    owner = _unmarked(value).owner
-    return None if isinstance(owner, ir.Block) else owner.operation
+    return defining_op(_unmarked(value))
 
 
 def _unmarked(value: ir.Value) -> ir.Value:
     """`value` without the annotations of its definition and its use."""
-    while not isinstance(owner := value.owner, ir.Block) and owner.operation.name == "mesh.shard":
-        value = owner.operation.operands[0]
-    return value
+    return look_through(value, ("mesh.shard",))

@@ -11,6 +11,7 @@ from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.builder import op_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import DYNAMIC
+from meshbridge.ir.uses import defining_op
 from meshbridge.ops.linear import is_reshape, is_widening
 
 MOVING = frozenset((AllGatherOp.OPERATION_NAME, AllToAllOp.OPERATION_NAME, PermuteOp.OPERATION_NAME))
@@ -58,7 +59,7 @@ def source_of(value: ir.Value, rewriter: MeshRewriter) -> tuple[ir.Value, tuple[
     """What `value` is made from by rearranging or leaving out elements on one device, or writing them in a wider type, each for
     one reader; and what does so, in order."""
     rearranged: list[ir.Operation] = []
-    while (op := rewriter.producer(value)) is not None and rewriter.uses(value) == 1 and _rearranges(op):
+    while (op := defining_op(value)) is not None and rewriter.uses(value) == 1 and _rearranges(op):
         rearranged.append(op)
         value = op.operands[0]
     return value, tuple(reversed(rearranged))

@@ -11,6 +11,7 @@ from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir
+from meshbridge.ir.uses import defining_op
 
 _DEPTH = 4
 """How many operations in a row are compared. Not measured: a bound on time."""
@@ -57,7 +58,7 @@ def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _computed(value: ir.Value, rewriter: MeshRewriter, depth: int) -> Key:
     """How `value` is computed; the value itself where that is not looked into."""
-    op = rewriter.producer(value)
+    op = defining_op(value)
     if op is None or depth == 0:
         return value
     name = op.name

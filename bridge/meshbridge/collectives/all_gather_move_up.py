@@ -16,6 +16,7 @@ from meshbridge.ir.elements import is_bytewise, type_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
+from meshbridge.ir.uses import defining_op
 
 
 @register
@@ -73,7 +74,7 @@ class _Gather:
 
 def move_up(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """Moves the all-gather `op` above what computes its operand, if that makes it smaller."""
-    producer = rewriter.producer(op.operands[0])
+    producer = defining_op(op.operands[0])
     if producer is not None and producer.name not in _MOVES and not rewriter.can_be_uniform(producer.name):
         return False
     gather = _Gather.of(op, rewriter)
@@ -90,7 +91,7 @@ def _moved(gather: _Gather, rewriter: MeshRewriter) -> ir.Value | None:
     source = gather.op.operands[0]
     if rewriter.is_uniform(source, gather.mesh.name, gather.axes):
         return _repeated(gather.emit, source, gather.dim, gather.count)
-    producer = rewriter.producer(source)
+    producer = defining_op(source)
     if producer is None or producer.block != gather.op.block:
         return None
     move = _MOVES.get(producer.name)

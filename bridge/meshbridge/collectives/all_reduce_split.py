@@ -19,6 +19,7 @@ from meshbridge.ir.elements import resized, type_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
 from meshbridge.ir.sharding import DYNAMIC
+from meshbridge.ir.uses import defining_op
 
 
 @register
@@ -58,7 +59,7 @@ def slice_first(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     mesh = rewriter.meshes[view.mesh]
     if DYNAMIC in (*mesh.shape, *shape_of(op.operands[0].type)):
         return False
-    producer = rewriter.producer(view.input)
+    producer = defining_op(view.input)
     if producer is None or producer.name not in _PASSED or not _leads_to_reduction(view.input, view.slice_axis, view, rewriter):
         return False
     rewriter.replace(op, _sliced(view.input, view.slice_axis, view, rewriter))
@@ -84,7 +85,7 @@ def _above(op: ir.Operation, dim: int) -> int | None:
 def _leads_to_reduction(value: ir.Value, dim: int, piece: AllSliceOp, rewriter: MeshRewriter, depth: int = _DEPTH) -> bool:
     """Whether `value`, of no other use, comes from an all-reduce that a reduce-scatter along the slice's axes can replace, of its
     dimension `dim`."""
-    op = rewriter.producer(value)
+    op = defining_op(value)
     if op is None or op.block != piece.operation.block or rewriter.uses(value) != 1 or depth == 0:
         return False
     if op.name == AllReduceOp.OPERATION_NAME:
@@ -96,7 +97,7 @@ def _leads_to_reduction(value: ir.Value, dim: int, piece: AllSliceOp, rewriter: 
 
 def _sliced(value: ir.Value, dim: int, piece: AllSliceOp, rewriter: MeshRewriter, depth: int = _DEPTH) -> ir.Value:
     """`value` sliced along `dim` as far up as all-reduces are to be reached."""
-    op, emit = rewriter.producer(value), Builder.before(piece.operation)
+    op, emit = defining_op(value), Builder.before(piece.operation)
     if ir.RankedTensorType(value.type).rank == 0:
         return value
     if op is None or op.name not in _PASSED or not _leads_to_reduction(value, dim, piece, rewriter, depth):

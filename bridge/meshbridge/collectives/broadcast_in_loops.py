@@ -10,6 +10,7 @@ from meshbridge.ir.builder import Builder
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import find, ir, walk
 from meshbridge.ir.passes import Pass, register
+from meshbridge.ir.uses import defining_op
 
 _BROADCAST = "stablehlo.broadcast_in_dim"
 
@@ -64,10 +65,9 @@ def _broadcast_in(loop: ir.Operation, block: ir.Block) -> bool:
 
 def _broadcast(value: ir.Value) -> ir.Operation | None:
     """The broadcast that gives `value`, if it makes data larger."""
-    owner = value.owner
-    if isinstance(owner, ir.Block) or owner.name != _BROADCAST or not isinstance(value.type, ir.RankedTensorType):
+    op = defining_op(value)
+    if op is None or op.name != _BROADCAST or not isinstance(value.type, ir.RankedTensorType):
         return None
-    op = owner.operation
     if not (value.type.has_static_shape and op.operands[0].type.has_static_shape):
         return None
     return op if tensor_bytes(value) > tensor_bytes(op.operands[0]) else None

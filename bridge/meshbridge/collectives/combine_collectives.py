@@ -21,6 +21,7 @@ from meshbridge.ir.mlir import find, ir, op_key
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import rewriting
 from meshbridge.ir.sharding import DYNAMIC, Mesh
+from meshbridge.ir.uses import defining_op, look_through
 
 
 @register
@@ -138,9 +139,7 @@ def _turn(op: ir.Operation, travels: object, turns: dict[ir.Value, tuple[object,
     relayed, the first of each travel together, and then the second. `turns` are those of the ones before, by result."""
     if op.name != AllToAllOp.OPERATION_NAME:
         return 0
-    value = op.operands[0]
-    while not isinstance(made := value.owner, ir.Block) and made.name in _REARRANGING:
-        value = made.operation.operands[0]
+    value = look_through(op.operands[0], _REARRANGING)
     before, turn = turns.get(value, (None, -1))
     turn = turn + 1 if before == travels else 0
     turns[op.results[0]] = travels, turn
@@ -176,8 +175,8 @@ def _one_row(emit: Builder, op: ir.Operation, value: ir.Value, count: int) -> ir
 
 def _before_reshape(value: ir.Value) -> ir.Value:
     """The same elements in the same order. A reshape that only the collective has read goes with it."""
-    made = value.owner
-    return made.operation.operands[0] if not isinstance(made, ir.Block) and made.name == "stablehlo.reshape" else value
+    op = defining_op(value)
+    return op.operands[0] if op is not None and op.name == "stablehlo.reshape" else value
 
 
 def _row_for_each(emit: Builder, op: ir.Operation, value: ir.Value, count: int) -> ir.Value:

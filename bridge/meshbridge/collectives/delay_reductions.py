@@ -19,6 +19,7 @@ from meshbridge.ir.elements import neutral, type_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import rewriting
+from meshbridge.ir.uses import defining_op
 from meshbridge.ops.linear import is_widening
 
 
@@ -119,7 +120,7 @@ def _accumulation(loop: ir.Operation, number: int, rewriter: MeshRewriter) -> _A
     if join is None:
         return None
     value, rearranged = source_of(join.other, rewriter)
-    collective = rewriter.producer(value)
+    collective = defining_op(value)
     if collective is None or collective.block != join.op.block or rewriter.uses(value) != 1:
         return None
     kind = kind_of(collective, join.op.name, element_of(join.other.type), rewriter)

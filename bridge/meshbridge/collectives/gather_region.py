@@ -13,6 +13,7 @@ from meshbridge.dialect.ops import AllGatherOp, AllSliceOp
 from meshbridge.dialect.signature import group_size, shape_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
+from meshbridge.ir.uses import defining_op
 
 MOST = 64
 """How many operations are looked at behind one all-gather. Not measured: a bound on time."""
@@ -102,7 +103,7 @@ class Region:
         waiting = list(dict.fromkeys(gather.input for gather in self.gathers.values()))
         seen = set(waiting)
         while waiting:
-            op = self.rewriter.producer(value := waiting.pop())
+            op = defining_op(value := waiting.pop())
             if op is not None and op.name == AllGatherOp.OPERATION_NAME:
                 self.rewriter.adopt(value)
             elif op is not None and op.name in shard_steps.NAMES and len(seen) < MOST:

@@ -11,6 +11,7 @@ from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, CollectiveOpView, R
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
 from meshbridge.ir.sharding import DYNAMIC
+from meshbridge.ir.uses import defining_op
 
 
 @register
@@ -44,7 +45,7 @@ def merge(op: ir.Operation, rewriter: MeshRewriter) -> bool:
             if value is not None:
                 if not rewriter.dominates(other, op):
                     other.move_before(op)
-                    if (part := rewriter.producer(value)) is not None and part != other:
+                    if (part := defining_op(value)) is not None and part != other:
                         part.move_before(op)
                 rewriter.replace(op, value)
                 return True

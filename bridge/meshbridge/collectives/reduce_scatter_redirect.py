@@ -13,6 +13,7 @@ from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
 from meshbridge.ir.sharding import DYNAMIC
+from meshbridge.ir.uses import defining_op
 
 _TRANSPOSE = "stablehlo.transpose"
 
@@ -40,7 +41,7 @@ def redirect(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     value, split, concat = exchange.input, exchange.split_axis, exchange.concat_axis
     between: list[ir.Operation] = []
     while (scatter := rewriter.collective(value, ReduceScatterOp, op)) is None:
-        step = rewriter.producer(value)
+        step = defining_op(value)
         if step is None or step.block != op.block or rewriter.uses(value) != 1 or not _passes(step):
             return False
         if step.name == _TRANSPOSE:

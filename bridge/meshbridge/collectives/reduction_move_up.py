@@ -17,6 +17,7 @@ from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import rewriting
 from meshbridge.ir.sharding import DYNAMIC
+from meshbridge.ir.uses import defining_op
 from meshbridge.ops.linear import SCALE
 from meshbridge.ops.reductions import is_sum
 
@@ -67,7 +68,7 @@ _TAKEN_IN = ELEMENTWISE | _REARRANGED | {"stablehlo.broadcast_in_dim"}
 def _move_up(op: ir.Operation, rewriter: MeshRewriter, *, rearranged: frozenset[str]) -> bool:
     """Moves the reduction `op` above what scales its operand, or rearranges it in one of these ways."""
     view = AllReduceOp(op) if op.name == AllReduceOp.OPERATION_NAME else ReduceScatterOp(op)
-    before = rewriter.producer(view.input)
+    before = defining_op(view.input)
     if before is None or before.block != op.block:
         return False
     negated = _negated(before, rewriter)
@@ -113,7 +114,7 @@ def _negated(last: ir.Operation, rewriter: MeshRewriter) -> tuple[ir.Operation, 
         if rewriter.uses(step.results[0]) != 1:
             return None
         first, adds_up = step, adds_up or is_sum(step)
-        step = rewriter.producer(step.operands[0])
+        step = defining_op(step.operands[0])
         if step is None or step.block != last.block:
             return None
     return (first, step) if adds_up and step is not None and step.name == _NEGATE else None

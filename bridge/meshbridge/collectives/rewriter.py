@@ -22,12 +22,13 @@ from meshbridge.dialect.ops import (
     CollectiveOpView,
 )
 from meshbridge.dialect.signature import shape_of
-from meshbridge.ir.builder import Builder
+from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.elements import resized
 from meshbridge.ir.mlir import find, ir, terminator
 from meshbridge.ir.passes import Pass
 from meshbridge.ir.rewrite import Pattern, Rewriter, rewriting
 from meshbridge.ir.sharding import Axes
+from meshbridge.ir.uses import defining_name, defining_op
 from meshbridge.ops import elementwise
 
 ViewT = TypeVar("ViewT", bound=CollectiveOpView)
@@ -73,7 +74,7 @@ class MeshRewriter(Rewriter):
 
         A collective must not move into a loop or a branch, so both have to stand in the same block.
         """
-        op = self.producer(value)
+        op = defining_op(value)
         return kind(op) if op is not None and op.name == kind.OPERATION_NAME and op.block == user.block else None
 
     def is_uniform(self, value: ir.Value, mesh: str, axes: Axes) -> bool:
@@ -90,7 +91,7 @@ class MeshRewriter(Rewriter):
 
     def _same_if(self, value: ir.Value, mesh: str, axes: Axes) -> Iterable[ir.Value] | None:
         """What all devices of a group must hold the same of if they are to hold the same `value`; None where nothing says so."""
-        op = self.producer(value)
+        op = defining_op(value)
         if op is None:
             return () if is_replicated_argument(value, mesh, axes) else _carried(value)
         if op.name in CONSTANTS:
@@ -128,16 +129,16 @@ def piece_dims(op: ir.Operation) -> list[int]:
 def in_size(value: ir.Value, dim: int, *, multiply: int = 1, divide: int = 1) -> Callable[[Builder], ir.Value] | None:
     """How to make `value` with dimension `dim` multiplied or divided, where it is the same at every index of that; None where
     nothing says so. A scalar stays one."""
-    type_, owner = ir.RankedTensorType(value.type), value.owner
+    type_ = ir.RankedTensorType(value.type)
     if not type_.rank:
         return lambda emit: value
     type_ = resized(type_, dim, multiply=multiply, divide=divide)
     if isinstance(found := known(value), Splat):
         held = ir.DenseElementsAttr.get_splat(type_, found.element)
         return lambda emit: emit.constant(type_, held)
-    if isinstance(owner, ir.Block) or owner.name != "stablehlo.broadcast_in_dim":
+    if defining_name(value) != "stablehlo.broadcast_in_dim":
         return None
-    op = owner.operation
+    op = op_of(value)
     dims, shape = integers(op.attributes["broadcast_dimensions"]), ir.RankedTensorType(op.operands[0].type).shape
     varies = dim in dims and shape[dims.index(dim)] != 1
     return None if varies else lambda emit: emit.again(op, type_, list(op.operands))

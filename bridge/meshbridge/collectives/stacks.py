@@ -25,6 +25,7 @@ from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.builder import Builder, op_of, tensor
 from meshbridge.ir.elements import type_bytes
 from meshbridge.ir.mlir import ir
+from meshbridge.ir.uses import defining_name, defining_op
 from meshbridge.ops.linear import is_reshape, is_widening, writes_rows
 
 COUNTING = CONSTANTS | {f"stablehlo.{name}" for name in ("add", "subtract", "multiply", "compare", "select", "clamp", "convert")}
@@ -73,7 +74,7 @@ def _stack(loop: ir.Operation, number: int, rewriter: MeshRewriter) -> _Stack | 
         return None
     write = users[0]
     value, rearranged = source_of(write.operands[1], rewriter)
-    collective = rewriter.producer(value)
+    collective = defining_op(value)
     if collective is None or rewriter.uses(value) != 1 or any(map(is_widening, rearranged)):
         return None
     if not collective.block == write.block == loop.regions[1].blocks[0] or not is_handed_on(write.results[0], number, rewriter):
@@ -92,9 +93,9 @@ def _follows(index: ir.Value, counter: ir.Value) -> bool:
         value = waiting.pop()
         if value == counter:
             continue
-        if isinstance(value.owner, ir.Block) or value.owner.name not in COUNTING:
+        if defining_name(value) not in COUNTING:
             return False
-        waiting += value.owner.operands
+        waiting += op_of(value).operands
     return True
 
 

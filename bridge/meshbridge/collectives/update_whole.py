@@ -10,12 +10,13 @@ from meshbridge.collectives.rewriter import ELEMENTWISE, MeshRewriter, in_size
 from meshbridge.cost.memory import donated_results
 from meshbridge.dialect.ops import AllGatherOp, AllSliceOp
 from meshbridge.dialect.signature import group_size, shape_of
-from meshbridge.ir.builder import Builder
+from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.elements import resized, tensor_bytes, type_bytes
 from meshbridge.ir.mlir import ir, main_function
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import rewriting
 from meshbridge.ir.sharding import DYNAMIC
+from meshbridge.ir.uses import defining_name, defining_op
 
 COPIES = 2
 """How often XLA:TPU copies an all-gather that is written over an argument: what it reads of the argument is copied before the
@@ -60,9 +61,8 @@ def _written_over(module: ir.Module, least: float) -> Iterator[ir.Operation]:
     function = main_function(module)
     *_, returned = function.regions[0].blocks[0].operations
     for value in dict.fromkeys(returned.operands[number] for number in donated_results(function)):
-        owner = value.owner
-        if not isinstance(owner, ir.Block) and owner.name == AllGatherOp.OPERATION_NAME and tensor_bytes(value) >= least:
-            yield owner.operation
+        if defining_name(value) == AllGatherOp.OPERATION_NAME and tensor_bytes(value) >= least:
+            yield op_of(value)
 
 
 @dataclass
@@ -92,7 +92,7 @@ class _Update:
 
     def further(self) -> _Update | None:
         """The same with one operation more behind the term, if that has one operand of which devices have parts."""
-        made = self.rewriter.producer(self.term)
+        made = defining_op(self.term)
         if made is None or made.name not in ELEMENTWISE or made.block != self.gather.block or len(self.steps) == MOST:
             return None
         if any(shape_of(operand.type) not in ((), shape_of(self.term.type)) for operand in made.operands):
@@ -116,7 +116,7 @@ class _Update:
 
     def _slice(self, value: ir.Value) -> ir.Value | None:
         """What `value` is this device's part of, if all devices have it."""
-        gather, made = AllGatherOp(self.gather), self.rewriter.producer(value)
+        gather, made = AllGatherOp(self.gather), defining_op(value)
         if made is None or made.name != AllSliceOp.OPERATION_NAME:
             return None
         view = AllSliceOp(made)

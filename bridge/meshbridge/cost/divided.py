@@ -20,6 +20,7 @@ from meshbridge.cost.ways import EQUAL
 from meshbridge.ir.builder import op_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir
+from meshbridge.ir.uses import defining_name, is_argument
 from meshbridge.machines.machine import Machine
 from meshbridge.machines.target import Target
 from meshbridge.ops.composites import CONTRACTIONS
@@ -106,22 +107,22 @@ class Prices:
         """That it takes to write `value` to memory, of which pieces of a product read their parts, where the whole product
         computes it on the way, as XLA:TPU's do with elementwise operations. Another product writes it beside its work, if it is
         computed of what that one gives."""
-        while not isinstance(value.owner, ir.Block) and value.owner.name in _ARRANGED:
-            value = value.owner.operands[0]
-        if isinstance(value.owner, ir.Block) or value.owner.name not in ELEMENTWISE:
+        while defining_name(value) in _ARRANGED:
+            value = op_of(value).operands[0]
+        if defining_name(value) not in ELEMENTWISE:
             return 0.0
         op = op_of(value)
         fusion = self._fusion(op.block)
         if value not in fusion.sources:
             return 0.0
         read = fusion.read(op)
-        beside = any(not isinstance(buffer.owner, ir.Block) and buffer.owner.name in CONTRACTIONS for buffer in read)
+        beside = any(defining_name(buffer) in CONTRACTIONS for buffer in read)
         return self.memory(value) if beside else self.kernel_launch + self._moving(sum(read.values()) + tensor_bytes(value))
 
     def copying(self, value: ir.Value) -> float:
         """That it takes to copy `value` to another layout before parts along its last dimension are read whose place the device
         computes: XLA:TPU does not read them where they are. What computes `value` for them writes it so."""
-        if not isinstance(value.owner, ir.Block) and value.owner.name not in _LAID_OUT:
+        if defining_name(value) not in _LAID_OUT:
             return 0.0
         return self.kernel_launch + 2.0 * self.memory(value)
 
@@ -198,7 +199,7 @@ class Prices:
         left = list(values)
         while left:
             value = left.pop()
-            if value in seen or isinstance(value.owner, ir.Block):
+            if value in seen or is_argument(value):
                 continue
             seen.add(value)
             op = op_of(value)

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from meshbridge.ir.builder import shape_of
+from meshbridge.ir.builder import op_of, shape_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir, walk
+from meshbridge.ir.uses import is_argument
 from meshbridge.ops.composites import CONTRACTIONS
 from meshbridge.ops.elementwise import ELEMENTWISE
 
@@ -156,8 +157,8 @@ class Fusion:
         return None
 
     def _is_product(self, value: ir.Value) -> bool:
-        while len(self._readers.get(value, {})) == 1 and not isinstance(value.owner, ir.Block):
-            op = value.owner.operation
+        while len(self._readers.get(value, {})) == 1 and not is_argument(value):
+            op = op_of(value)
             if op.name in CONTRACTIONS:
                 return True
             if op.name not in _TURNING:
@@ -224,9 +225,9 @@ def only_read(op: ir.Operation) -> Iterator[tuple[int, ir.Value]]:
 
 def _is_splat(value: ir.Value) -> bool:
     """Whether all elements are one constant."""
-    if isinstance(value.owner, ir.Block):
+    if is_argument(value):
         return False
-    op = value.owner.operation
+    op = op_of(value)
     if op.name == "stablehlo.broadcast_in_dim":
         return _is_splat(op.operands[0])
     return op.name == "stablehlo.constant" and ir.DenseElementsAttr(op.attributes["value"]).is_splat

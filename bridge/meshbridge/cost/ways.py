@@ -10,8 +10,10 @@ from typing import NamedTuple
 from meshbridge.cost.communication import communication
 from meshbridge.cost.memory import largest, memory
 from meshbridge.cost.step import predict
+from meshbridge.ir.builder import op_of
 from meshbridge.ir.locations import location_of
 from meshbridge.ir.mlir import MeshError, ir, main_function, title
+from meshbridge.ir.uses import block_of, is_argument
 from meshbridge.machines.target import Target
 from meshbridge.text import size_text
 
@@ -144,7 +146,7 @@ def misfit(module: ir.Module, limit: float) -> str:
 
 def _described(value: ir.Value) -> str:
     """What a value is, and where it comes from."""
-    if not isinstance(value.owner, ir.Block):
-        return f"{title(value.owner.operation)} at {location_of(value.owner.operation)}"
-    number, around = ir.BlockArgument(value).arg_number, value.owner.owner.operation
+    if not is_argument(value):
+        return f"{title(op_of(value))} at {location_of(op_of(value))}"
+    number, around = ir.BlockArgument(value).arg_number, block_of(value).owner.operation
     return f"argument {number}" if around.name == "func.func" else f"value {number} of {title(around)} at {location_of(around)}"

@@ -6,9 +6,10 @@ from meshbridge.dialect import build
 from meshbridge.dialect.constraints import check_split_axes
 from meshbridge.dialect.ops import ShardOp
 from meshbridge.dialect.signature import Broken
-from meshbridge.ir.builder import Builder
+from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.mlir import OpError, ir, tensor_type
 from meshbridge.ir.sharding import Mesh, Sharding, Split
+from meshbridge.ir.uses import is_argument
 
 
 def annotate_result(op: ir.Operation, number: int, lists: Split, mesh: Mesh) -> None:
@@ -44,9 +45,9 @@ def annotate_operand(op: ir.Operation, number: int, lists: Split, mesh: Mesh) ->
     value = _tensor(op, "operand", list(op.operands), number)
     sharding = _sharding(op, f"operand {number}", value, lists, mesh)
     replaced = []
-    while not isinstance(value.owner, ir.Block) and _annotates(value.owner.operation, for_users=True):
-        replaced.append(value.owner.operation)
-        value = value.owner.operation.operands[0]
+    while not is_argument(value) and _annotates(op_of(value), for_users=True):
+        replaced.append(op_of(value))
+        value = op_of(value).operands[0]
     at = Builder.before(op)
     op.operands[number] = build.shard(value, build.sharding(sharding, at=at), annotate_for_users=True, at=at)
     for shard in replaced:

@@ -32,7 +32,9 @@ from meshbridge.dialect.ops import (
     MeshOp,
     ShardOp,
 )
+from meshbridge.ir.builder import op_of
 from meshbridge.ir.mlir import MeshError, VerifyError, ir, walk
+from meshbridge.ir.uses import defining_name
 
 PREFIX = b"meshbridge."
 """What a program that carries any of them has in it."""
@@ -63,8 +65,8 @@ OF_AXES = frozenset({REPLICATED_AXES, MANUAL_AXES, OPTION, BOUNDARY_SPLIT, BOUND
 def mesh_of(op: ir.Operation) -> str | None:
     """The mesh that an operation names, itself or by its sharding; None for that of its function."""
     for value in op.operands if op.name in ("mesh.shard", "mesh.shard_shape") else ():
-        if not isinstance(value.owner, ir.Block) and value.owner.operation.name == "mesh.sharding":
-            return mesh_of(value.owner.operation)
+        if defining_name(value) == "mesh.sharding":
+            return mesh_of(op_of(value))
     name = "mesh" if op.name.startswith("mesh.") else BOUNDARY_MESH
     return str(ir.FlatSymbolRefAttr(op.attributes[name]).value) if name in op.attributes else None
 

@@ -18,6 +18,7 @@ from meshbridge.dialect.shard_constraints import offsets_by_dimension
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.rewrite import Pattern, Rewriter, rewriting
 from meshbridge.ir.sharding import DYNAMIC
+from meshbridge.ir.uses import is_argument
 
 _MESSAGES = {"mesh.send", "mesh.recv"}
 
@@ -86,7 +87,7 @@ def _has_effect(op: ir.Operation, folder: Folder) -> bool:
         return not _alone(op, folder)
     if op.name == ShardOp.OPERATION_NAME:
         view = ShardOp(op)
-        return isinstance(view.source.owner, ir.Block) and not view.annotate_for_users and folder.first_alike(op) == op
+        return is_argument(view.source) and not view.annotate_for_users and folder.first_alike(op) == op
     return any(isinstance(operand.type, ir.MemRefType) for operand in op.operands)
 
 

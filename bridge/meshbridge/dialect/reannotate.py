@@ -9,6 +9,7 @@ from meshbridge.dialect.ops import SOURCE, UNSAID, ShardOp
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir, terminator, walk_all
 from meshbridge.ir.sharding import Sharding
+from meshbridge.ir.uses import defining_name, defining_op
 
 
 def constraints(module: ir.Module) -> list[ir.Operation]:
@@ -38,7 +39,7 @@ def constraint_of_argument(main: ir.Operation, index: int) -> ir.Operation | Non
 def constraint_of_result(main: ir.Operation, index: int) -> ir.Operation | None:
     """The last of those that gives a result as it is."""
     value = _returned(main).operands[index]
-    while not isinstance(value.owner, ir.Block) and value.owner.operation.name == ShardOp.OPERATION_NAME:
+    while defining_name(value) == ShardOp.OPERATION_NAME:
         op: ir.Operation = value.owner.operation
         if _is_constraint(op):
             return op
@@ -52,7 +53,7 @@ def drop(ops: Iterable[ir.Operation]) -> None:
         value, declared = op.operands
         op.results[0].replace_all_uses_with(value)
         op.erase()
-        if not list(declared.uses) and not isinstance(sharding := declared.owner, ir.Block):
+        if not list(declared.uses) and (sharding := defining_op(declared)) is not None:
             sharding.erase()
 
 
@@ -64,8 +65,8 @@ def annotation_of_argument(main: ir.Operation, index: int) -> ir.Operation | Non
 
 def annotation_of_result(main: ir.Operation, index: int) -> ir.Operation | None:
     """What says how the caller gets a result."""
-    made = _returned(main).operands[index].owner
-    return made.operation if not isinstance(made, ir.Block) and _is_boundary(made.operation, for_users=True) else None
+    op = defining_op(_returned(main).operands[index])
+    return op if op is not None and _is_boundary(op, for_users=True) else None
 
 
 def _is_boundary(op: ir.Operation, *, for_users: bool) -> bool:

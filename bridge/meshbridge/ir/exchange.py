@@ -6,6 +6,7 @@ from math import prod
 
 from meshbridge.ir.builder import Builder, Shape, element_of, integer, shape_of, tensor
 from meshbridge.ir.mlir import ir
+from meshbridge.ir.uses import defining_name, look_through
 
 COMBINERS = {
     "sum": "add",
@@ -70,9 +71,4 @@ _REARRANGING = frozenset(("stablehlo.reshape", "stablehlo.transpose", "stablehlo
 def is_assembled(value: ir.Value) -> bool:
     """Whether `value` is padded or put together, and rearranged at most: XLA would send the parts, not pieces of the result,
     and refuse them where it has chosen other orders in memory for them."""
-    while not isinstance(owner := value.owner, ir.Block):
-        op = owner.operation
-        if op.name not in _REARRANGING:
-            return op.name in ("stablehlo.pad", "stablehlo.concatenate")
-        value = op.operands[0]
-    return False
+    return defining_name(look_through(value, _REARRANGING)) in ("stablehlo.pad", "stablehlo.concatenate")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from meshbridge.ir.mlir import ancestor_in, find, ir, walk
+from meshbridge.ir.uses import defining_op
 
 RewriterT = TypeVar("RewriterT", bound="Rewriter")
 
@@ -54,11 +55,6 @@ class Rewriter:
             return list(self._roots.values())
         return [op for key, op in self._roots.items() if not self._is_gone(key)]
 
-    def producer(self, value: ir.Value) -> ir.Operation | None:
-        """The op that defines `value`; None for an argument of a block."""
-        owner = value.owner
-        return None if isinstance(owner, ir.Block) else owner.operation
-
     def users(self, value: ir.Value) -> list[ir.Operation]:
         """The op behind each use of `value`."""
         owners = [use.owner.operation for use in value.uses]
@@ -82,7 +78,7 @@ class Rewriter:
         self._release(before)
 
     def _release(self, value: ir.Value) -> None:
-        op = self.producer(value)
+        op = defining_op(value)
         if op is not None and self.is_dispensable(op.name) and not any(self.uses(result) for result in op.results):
             self.retire(op)
 
@@ -111,14 +107,14 @@ class Rewriter:
         result = op.results[0]
         with ir.InsertionPoint.after(op), location:
             value = make(result)
-        made = self.producer(value)
+        made = defining_op(value)
         assert made is not None
         result.replace_all_uses_except(value, [made, *kept])
         self.adopt(value)
 
     def adopt(self, value: ir.Value) -> None:
         """Lets the patterns look at the op behind `value`, which a pattern has made or given another user."""
-        op = self.producer(value)
+        op = defining_op(value)
         if op is not None and op.name in self.names:
             if op.results[0] not in self._roots:
                 self._roots[op.results[0]] = op

@@ -9,6 +9,7 @@ from meshbridge.analysis.known_values import Iota, known
 from meshbridge.dialect.attributes import integers_attr
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir
+from meshbridge.ir.uses import defining_op
 from meshbridge.legalize.table import Legalizer, replaces, rewrites
 from meshbridge.ops.addressing import Addressing, addressing_of
 from meshbridge.ops.rule import shape_of
@@ -89,7 +90,7 @@ def _counting(how: Addressing, operand: tuple[int, ...], indices: ir.Value) -> d
 
 def _component(indices: ir.Value, vector_dim: int, component: int) -> ir.Value | None:
     """What was joined into `indices` as one component of their vectors."""
-    made = None if isinstance(indices.owner, ir.Block) else indices.owner.operation
+    made = defining_op(indices)
     if made is None or made.name != "stablehlo.concatenate" or ir.IntegerAttr(made.attributes["dimension"]).value != vector_dim:
         return None
     parts = [part for part in made.operands for _ in range(shape_of(part)[vector_dim])]

@@ -17,6 +17,7 @@ from meshbridge.analysis.known_values import Splat, known, known_integer, known_
 from meshbridge.dialect.attributes import integers_attr
 from meshbridge.ir.builder import Builder, Operand, shape_of
 from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.uses import defining_name, defining_op
 from meshbridge.legalize.table import Legalizer, rewrites
 from meshbridge.ops.pieces import reaches
 from meshbridge.ops.reach import Reach
@@ -75,10 +76,9 @@ def _same(one: Operand | None, other: Operand | None) -> bool:
 
 def read_of(value: ir.Value) -> Read:
     """What the op behind `value` reads; the value itself where it is no pad, slice or reversal, or of an unknown size."""
-    shape, owner = shape_of(value), value.owner
-    if isinstance(owner, ir.Block) or owner.name not in _READS or any(size <= 0 for size in shape):
+    shape, op = shape_of(value), defining_op(value)
+    if op is None or op.name not in _READS or any(size <= 0 for size in shape):
         return Read(value, tuple(Reach(size, size) for size in shape))
-    op = owner.operation
     source, fill = op.operands[0], op.operands[1] if op.name == "stablehlo.pad" else None
     return Read(source, tuple(reaches(op, shape_of(source), shape)), fill)
 
@@ -87,7 +87,7 @@ _READS = ("stablehlo.pad", "stablehlo.slice", "stablehlo.reverse")
 
 
 def _reads_a_read(op: ir.Operation) -> bool:
-    return any(value.owner.name in _READS for value in op.operands if not isinstance(value.owner, ir.Block))
+    return any(defining_name(value) in _READS for value in op.operands)
 
 
 @rewrites(*_READS, where=_reads_a_read)
@@ -162,7 +162,7 @@ def _inside(shape: Sequence[int], dim: int, start: int, end: int, emit: Builder)
 
 def _replace(op: ir.Operation, value: ir.Value, rewriter: Legalizer) -> None:
     """Lets patterns look at the pads that a select chooses between."""
-    made = rewriter.producer(value)
+    made = defining_op(value)
     for piece in made.operands if made is not None and made.name == "stablehlo.select" else ():
         rewriter.adopt(piece)
     rewriter.replace(op, value)

@@ -9,6 +9,7 @@ from meshbridge.analysis.known_values import Splat, known
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import ir
+from meshbridge.ir.uses import defining_op
 from meshbridge.legalize.table import Legalizer, replaces, rewrites
 from meshbridge.ops.addressing import addressing_of
 from meshbridge.ops.elementwise import ELEMENTWISE
@@ -98,7 +99,7 @@ def look_up_row_sources(op: ir.Operation, rewriter: Legalizer) -> bool:
              %1 = stablehlo.subtract %0, %largest : tensor<8xf32>
     """
     source, indices = op.operands
-    made = rewriter.producer(source)
+    made = defining_op(source)
     if made is None or made.name not in ELEMENTWISE or made.regions or (rows := Rows.of(op, indices)) is None:
         return False
     shape = shape_of(source)
@@ -122,10 +123,10 @@ def _of_rows(value: ir.Value, rows: Rows, shape: list[int]) -> Callable[[Builder
     if isinstance(found := known(value), Splat):
         type_ = tensor(shape, element_of(value))
         return lambda emit: emit.constant(type_, ir.DenseElementsAttr.get_splat(type_, found.element))
-    owner = value.owner
-    if isinstance(owner, ir.Block) or owner.name != "stablehlo.broadcast_in_dim":
+    op = defining_op(value)
+    if op is None or op.name != "stablehlo.broadcast_in_dim":
         return None
-    (source,), dims = owner.operation.operands, integers(owner.operation.attributes["broadcast_dimensions"])
+    (source,), dims = op.operands, integers(op.attributes["broadcast_dimensions"])
     sizes = shape_of(source)
     if any(dim == rows.dim and size != 1 for dim, size in zip(dims, sizes, strict=True)):
         return None

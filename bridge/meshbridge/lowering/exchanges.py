@@ -12,6 +12,7 @@ from meshbridge.ir.digits import axis_digits, group_size
 from meshbridge.ir.elements import type_bytes
 from meshbridge.ir.exchange import exchange_over
 from meshbridge.ir.mlir import ir
+from meshbridge.ir.uses import defining_name, defining_op
 from meshbridge.lowering.site import Site, lowers
 
 
@@ -26,10 +27,10 @@ def all_gather(op: AllGatherOp, site: Site) -> list[ir.Value]:
 
 def _before_division(value: ir.Value, dim: int) -> ir.Value:
     """What a reshape makes `value` of by dividing one dimension alone into `dim` and those behind it, or `value`."""
-    maker = value.owner
-    if isinstance(maker, ir.Block) or maker.operation.name != "stablehlo.reshape":
+    op = defining_op(value)
+    if op is None or op.name != "stablehlo.reshape":
         return value
-    source = maker.operation.operands[0]
+    source = op.operands[0]
     before, after = shape_of(source), shape_of(value)
     parts = len(after) - len(before) + 1
     divided = parts > 1 and before == [*after[:dim], prod(after[dim : dim + parts]), *after[dim + parts :]]
@@ -66,8 +67,7 @@ def own_piece(site: Site, value: ir.Value, dim: int) -> ir.Value:
 
 def clamps_start(value: ir.Value) -> bool:
     """Whether `value` is a `dynamic_slice`, which is changed where it is sliced again."""
-    owner = value.owner
-    return not isinstance(owner, ir.Block) and bool(owner.operation.name == "stablehlo.dynamic_slice")
+    return defining_name(value) == "stablehlo.dynamic_slice"
 
 
 def _clamp_start(inner: ir.Operation, dim: int) -> None:

@@ -24,6 +24,7 @@ from meshbridge.ir.mlir import BARRIER, comparison_direction, find, ir
 from meshbridge.ir.ordered import is_orderable
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import Axes
+from meshbridge.ir.uses import is_argument
 from meshbridge.ops.einsum import DOT
 from meshbridge.ops.elementwise import ELEMENTWISE
 from meshbridge.ops.read_along import BROADCAST, REDUCE, RESHAPE, TRANSPOSE, read_along, read_by
@@ -182,7 +183,7 @@ def _sources(view: AllReduceOp) -> Iterator[tuple[ir.Value, _Known]]:
     """What the maximum is taken of, first on each device, then of all: of a row with a NaN, some device has it there."""
     rows, axes = _long_dims(view.input), frozenset(view.mesh_axes)
     yield view.input, _Known(rows, axes=axes)
-    if isinstance(view.input.owner, ir.Block):
+    if is_argument(view.input):
         return
     op = op_of(view.input)
     if op.name == REDUCE and len(op.results) == 1 and body_kind(op) == view.reduction:

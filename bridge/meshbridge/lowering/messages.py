@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from meshbridge.dialect.ops import CollectiveOpView, RecvOp, SendOp
 from meshbridge.ir.mlir import OpError, ancestor_in, ir, source_location
+from meshbridge.ir.uses import defining_op
 from meshbridge.lowering.members import is_member, member
 from meshbridge.lowering.rooted import broadcast_from
 from meshbridge.lowering.site import Site
@@ -83,11 +84,8 @@ def _place(send: SendOp, recv: RecvOp) -> ir.Operation:
 
 def _known_before(value: ir.Value, op: ir.Operation) -> bool:
     """Whether `value`, visible in the block of `op`, is defined before `op`."""
-    owner = value.owner
-    if isinstance(owner, ir.Block):
-        return True
-    definition = owner.operation
-    return definition.block != op.block or definition.is_before_in_block(op)
+    definition = defining_op(value)
+    return definition is None or definition.block != op.block or definition.is_before_in_block(op)
 
 
 def lower_pair(pair: Pair, site: Site) -> None:

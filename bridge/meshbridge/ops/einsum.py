@@ -9,6 +9,7 @@ from itertools import count
 
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.uses import defining_name, look_through
 
 DOT = "stablehlo.dot_general"
 
@@ -41,10 +42,7 @@ class Division:
 
 def is_piece(value: ir.Value) -> bool:
     """Whether `value` is a part of another one, as what is divided already."""
-    owner = value.owner
-    while not isinstance(owner, ir.Block) and owner.name == "stablehlo.reshape":
-        owner = owner.operands[0].owner
-    return not isinstance(owner, ir.Block) and owner.name == "stablehlo.slice"
+    return defining_name(look_through(value, ("stablehlo.reshape",))) == "stablehlo.slice"
 
 
 @dataclass(frozen=True)

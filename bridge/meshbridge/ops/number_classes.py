@@ -25,6 +25,7 @@ from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllSliceOp, AllToAllOp, CollectiveOpView
 from meshbridge.ir.builder import element_of, op_of, shape_of
 from meshbridge.ir.mlir import comparison_direction, ir
+from meshbridge.ir.uses import defining_op, is_argument
 from meshbridge.ops.einsum import DOT
 from meshbridge.ops.linear import WIDER
 from meshbridge.ops.read_along import BROADCAST, REDUCE, RESHAPE, SLICE, TRANSPOSE, read_along
@@ -118,7 +119,7 @@ class _Classes:
         constant = known(value)
         if isinstance(constant, Splat):
             return _classes(np.asarray(float(constant.number), np.float32))
-        if isinstance(value.owner, ir.Block):
+        if is_argument(value):
             return ANY
         op = op_of(value)
         if len(op.results) != 1:
@@ -163,7 +164,7 @@ class _Classes:
     def _where(self, condition: ir.Value, value: ir.Value, *, holds: bool) -> NumberClass:
         """Of `value`, where a condition holds or does not; a comparison of the value with a number excludes some."""
         classes = self.of(value)
-        op = None if isinstance(condition.owner, ir.Block) else op_of(condition)
+        op = defining_op(condition)
         if op is None or value not in list(op.operands):
             return classes
         if op.name == "stablehlo.is_finite":
@@ -251,7 +252,7 @@ class _Reduction:
 
 def _producer(value: ir.Value, *passed: str) -> ir.Operation | None:
     """The operation that computes `value`, before operations of the names `passed`."""
-    while not isinstance(value.owner, ir.Block):
+    while not is_argument(value):
         op = op_of(value)
         shown = _shown(op, passed)
         if shown is None:
@@ -347,7 +348,7 @@ def _keeps_range(op: ir.Operation) -> bool:
 
 def _unconverted(value: ir.Value) -> ir.Value:
     """What `value` is converted from, if that has zeros where it has."""
-    while not isinstance(value.owner, ir.Block) and op_of(value).name == _CONVERT and _keeps_range(op_of(value)):
+    while not is_argument(value) and op_of(value).name == _CONVERT and _keeps_range(op_of(value)):
         value = op_of(value).operands[0]
     return value
 

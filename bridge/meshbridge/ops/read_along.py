@@ -13,6 +13,7 @@ from meshbridge.analysis.known_values import Splat, known
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import op_of, shape_of
 from meshbridge.ir.mlir import ir
+from meshbridge.ir.uses import is_argument
 from meshbridge.ops.einsum import DOT, Einsum
 from meshbridge.ops.elementwise import ELEMENTWISE
 from meshbridge.ops.reductions import body_kind
@@ -90,7 +91,7 @@ def varies(value: ir.Value, dim: int) -> bool:
     waiting = [(value, dim)]
     while waiting:
         value, dim = waiting.pop()
-        if isinstance(value.owner, ir.Block):
+        if is_argument(value):
             return True
         op = op_of(value)
         along = read_along(op, dim)

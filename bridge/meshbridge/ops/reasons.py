@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from meshbridge.ir.builder import op_of
 from meshbridge.ir.locations import because, names_file, user_line, without_reason
 from meshbridge.ir.mlir import ir, title
 from meshbridge.ir.sharding import Axes, Mesh, Sharding
+from meshbridge.ir.uses import is_argument
 from meshbridge.text import spec_text
 
 _PARTIAL = {
@@ -108,12 +110,12 @@ class Reasons:
                 if reader.name == "func.return":
                     asked = f"your sharding of {self.results[use.operand_number] or f'result {use.operand_number}'}"
                 return f"{_operand(reader, use.operand_number)} needs", asked
-        elif not isinstance(value.owner, ir.Block) and without_reason(value.owner.operation.location) == before.location:
-            return f"the result of {_call(value.owner.operation)} is kept as", asked
+        elif not is_argument(value) and without_reason(op_of(value).location) == before.location:
+            return f"the result of {_call(op_of(value))} is kept as", asked
         return f"the annotation at {user_line(before.location).short} needs", asked
 
     def _kept(self, value: ir.Value) -> str:
-        if isinstance(value.owner, ir.Block) or self._op is None:
+        if is_argument(value) or self._op is None:
             return "an argument is kept as"
         return f"the result of {_named(*self._op)} is kept as"
 
@@ -130,9 +132,9 @@ class Reasons:
 
 def _located(value: ir.Value, before: ir.Operation) -> ir.Location:
     """Where an op stands that needs a value; of one that names no file, as a return, where the value is computed."""
-    if names_file(before.location) or isinstance(value.owner, ir.Block):
+    if names_file(before.location) or is_argument(value):
         return before.location
-    return without_reason(value.owner.operation.location)
+    return without_reason(op_of(value).location)
 
 
 def _operand(op: ir.Operation, index: int | None) -> str:

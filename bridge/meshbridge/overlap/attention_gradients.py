@@ -12,6 +12,7 @@ from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, comparison_direction, find, in_program_order, ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh
+from meshbridge.ir.uses import erase_dead, forward_slice
 from meshbridge.ops.einsum import DOT
 from meshbridge.ops.read_along import REDUCE, read_by
 from meshbridge.overlap.alike import differs
@@ -20,8 +21,6 @@ from meshbridge.overlap.forward_again import ForwardAgain
 from meshbridge.overlap.key_blocks import Blocks, Reached, producer
 from meshbridge.overlap.linear_sums import Sum, adds_up, sources_of
 from meshbridge.overlap.online_softmax import EXP, gathered_along, wide, wider
-from meshbridge.overlap.unread import erase_unread
-from meshbridge.overlap.waiting import waiting
 
 _ADDING = (ReduceScatterOp.OPERATION_NAME, AllReduceOp.OPERATION_NAME)
 
@@ -96,7 +95,7 @@ class AttentionGradients:
         """Writes the ring of that kind in place of the last end, and drops what nothing reads any more. A forward pass that
         becomes a ring of its own is a balanced one, if that is asked for and can be."""
         self._part_forward_pass(balance=balance)
-        late = waiting(self.ends.operations, in_program_order(self.ends.operations)[-1])
+        late = forward_slice(self.ends.operations, in_program_order(self.ends.operations)[-1])
         reached, travelling = _travelling(self)
         last = late[-1]
         found = ring_of(self)(self, travelling, Builder.before(last)).run()
@@ -104,7 +103,7 @@ class AttentionGradients:
             op.move_before(last)
         for end, value in found.items():
             end.results[0].replace_all_uses_with(value)
-        erase_unread({*late, *(op for op, _ in reached.moving)})
+        erase_dead({*late, *(op for op, _ in reached.moving)})
 
     def _part_forward_pass(self, *, balance: bool) -> None:
         """Makes a ring of its own of a forward pass that is computed again right before the gradients, as in the body of a loop
@@ -266,13 +265,13 @@ def _matched(exponential: ir.Operation, keys: int, meshes: Mapping[str, Mesh], m
         each
         for each in sums
         if any(op in products for op, _ in reached_from(home, Ends((), (each,))).moving)
-        and added.isdisjoint(waiting([each.op], in_program_order(added)[-1]))
+        and added.isdisjoint(forward_slice([each.op], in_program_order(added)[-1]))
     )
     ends = Ends(partial, backward)
     reached = reached_from(home, ends)
     if {op for op, _ in reached.moving if op.name == AllGatherOp.OPERATION_NAME} != set(gathers):
         return None
-    late = set(waiting(ends.operations, in_program_order(ends.operations)[-1]))
+    late = set(forward_slice(ends.operations, in_program_order(ends.operations)[-1]))
     if any(producer(value, home) in late for value in reached.read) or any(op in late for op, _ in reached.moving):
         return None
     return AttentionGradients(exponential, keys, ends, tuple(gathers), mesh, axis)

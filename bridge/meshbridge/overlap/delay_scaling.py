@@ -20,6 +20,7 @@ from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.mlir import find, ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import DYNAMIC, Mesh
+from meshbridge.ir.uses import forward_slice, is_argument
 from meshbridge.machines.machine import OptionSet
 from meshbridge.ops.elementwise import ELEMENTWISE
 from meshbridge.ops.linear import SCALE
@@ -27,7 +28,6 @@ from meshbridge.ops.number_classes import scales_exactly
 from meshbridge.ops.read_along import BROADCAST, RESHAPE, TRANSPOSE, read_along, varies
 from meshbridge.overlap.key_blocks import Blocks, Place, producer
 from meshbridge.overlap.linear_sums import Sum, lifted, linear_sums
-from meshbridge.overlap.waiting import waiting
 
 _CONVERT = "stablehlo.convert"
 _REDUCTIONS = {AllReduceOp.OPERATION_NAME: AllReduceOp, ReduceScatterOp.OPERATION_NAME: ReduceScatterOp}
@@ -229,9 +229,9 @@ def _dims_read(value: ir.Value, dim: int, source: ir.Value) -> set[int]:
         value, dim = waiting.pop()
         if value == source:
             found.add(dim)
-        elif not isinstance(value.owner, ir.Block):
+        elif not is_argument(value):
             along = read_along(op_of(value), dim) or ()
-            waiting += [(operand, each) for operand, each in zip(value.owner.operands, along, strict=False) if each is not None]
+            waiting += [(operand, each) for operand, each in zip(op_of(value).operands, along, strict=False) if each is not None]
     return found
 
 
@@ -249,7 +249,7 @@ def _scaling(op: ir.Operation, meshes: Mapping[str, Mesh]) -> _Scaling | None:
                 continue
             if not scales_exactly(op, factor.value, masked=any(each.sum.is_masked for each in found)):
                 continue
-            late = waiting(factor.sums, found[-1].op, {op})
+            late = forward_slice(factor.sums, found[-1].op, {op})
             if not any(each.op in late for each in found):
                 view = CollectiveOpView(found[0].op)
                 return _Scaling(op, side, dim, factor, found, meshes[view.mesh], tuple(view.mesh_axes))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meshbridge.ir.mlir import in_program_order, ir
+from meshbridge.ir.uses import erase_dead
 from meshbridge.ops.read_along import REDUCE
 from meshbridge.overlap.attention_gradients import AttentionGradients
 from meshbridge.overlap.key_blocks import Reached
@@ -12,7 +13,6 @@ from meshbridge.overlap.linear_sums import sources_of
 from meshbridge.overlap.online_softmax import maxima_over_keys
 from meshbridge.overlap.row_sums import row_sum
 from meshbridge.overlap.twins import Twins
-from meshbridge.overlap.unread import erase_unread
 
 
 def take_forward_results(found: Iterable[AttentionGradients]) -> None:
@@ -24,7 +24,7 @@ def take_forward_results(found: Iterable[AttentionGradients]) -> None:
         if each.home not in twins:
             twins[each.home] = Twins(each.home)
         unread |= _taken(each, twins[each.home])
-    erase_unread(unread)
+    erase_dead(unread)
 
 
 def _taken(found: AttentionGradients, twins: Twins) -> set[ir.Operation]:

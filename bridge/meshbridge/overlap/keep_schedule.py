@@ -20,6 +20,7 @@ from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, MeshError, ancestor_in, ir, walk
 from meshbridge.ir.passes import Pass, register
+from meshbridge.ir.uses import is_argument
 from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import has_topology, of_machine
 from meshbridge.ops.composites import CONTRACTIONS
@@ -360,8 +361,8 @@ class _Block:
                 ends = self._is_body and op == self.operations[-1]
                 values = [op.operands[number] for number in carried] if ends else _read(op)
                 for value in values if ends or _is_product(op) or op in found else ():
-                    if not isinstance(value.owner, ir.Block):
-                        found.add(value.owner.operation)
+                    if not is_argument(value):
+                        found.add(op_of(value))
                     elif self._is_body and value.owner == self.block:
                         carried.add(ir.BlockArgument(value).arg_number)
             if len(carried) == known:
@@ -423,4 +424,4 @@ def _sort(block: ir.Block) -> None:
 
 def _makers(op: ir.Operation) -> list[ir.Operation]:
     """The operations that give what `op` reads."""
-    return [value.owner.operation for value in _read(op) if not isinstance(value.owner, ir.Block)]
+    return [op_of(value) for value in _read(op) if not is_argument(value)]

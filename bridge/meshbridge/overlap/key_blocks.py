@@ -14,6 +14,7 @@ from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import ir
+from meshbridge.ir.uses import defining_op
 from meshbridge.ops.read_along import REDUCE, SLICE, read_along
 
 _SLICED = ("start_indices", "limit_indices", "strides")
@@ -92,8 +93,8 @@ class Reached:
 
 def producer(value: ir.Value, home: ir.Block) -> ir.Operation | None:
     """The operation of the block `home` that gives `value`."""
-    owner = value.owner
-    return None if isinstance(owner, ir.Block) or owner.operation.block != home else owner.operation
+    op = defining_op(value)
+    return op if op is not None and op.block == home else None
 
 
 @dataclass(frozen=True)

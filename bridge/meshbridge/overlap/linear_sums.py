@@ -9,6 +9,7 @@ from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import in_program_order, ir
+from meshbridge.ir.uses import look_through
 from meshbridge.ops.einsum import DOT, Einsum
 from meshbridge.ops.linear import SCALE
 from meshbridge.ops.read_along import BROADCAST, REDUCE, RESHAPE, TRANSPOSE, read_by, varies
@@ -106,8 +107,7 @@ def adds_up(op: ir.Operation, side: int, dim: int) -> bool:
 
 def is_zero(value: ir.Value) -> bool:
     """Whether every element is zero, perhaps an integer that is converted."""
-    while not isinstance(value.owner, ir.Block) and value.owner.name in ("stablehlo.convert", BROADCAST):
-        value = value.owner.operands[0]
+    value = look_through(value, ("stablehlo.convert", BROADCAST))
     return is_splat(value, 0)
 
 

@@ -13,6 +13,7 @@ from meshbridge.analysis.known_values import Splat, known
 from meshbridge.dialect.ops import AllSliceOp
 from meshbridge.ir.builder import op_of, shape_of
 from meshbridge.ir.mlir import comparison_direction, ir
+from meshbridge.ir.uses import is_argument, look_through
 from meshbridge.ops.einsum import DOT
 from meshbridge.ops.read_along import BROADCAST, RESHAPE, TRANSPOSE, read_along
 
@@ -109,7 +110,7 @@ class Positions:
         return found if found is not None and _fits(found, element) else None
 
     def _computed(self, value: ir.Value, row: int | None, column: int | None) -> Range | None:
-        if isinstance(value.owner, ir.Block):
+        if is_argument(value):
             return None
         op = op_of(value)
         if isinstance(number := known(value), Splat):
@@ -211,7 +212,7 @@ def _keeps_all(held: Range, mask: _Mask) -> bool:
 def _masks(scores: ir.Value, row: int | None, column: int | None) -> Iterator[_Mask | ir.Value]:
     """The masks of scores, and what is masked."""
     value = scores
-    while not isinstance(value.owner, ir.Block):
+    while not is_argument(value):
         op = op_of(value)
         along = [_along(op, dim) for dim in (row, column)]
         if any(each is None for each in along) or op.name not in (_SELECT, *_PASSED):
@@ -230,15 +231,14 @@ def _masks(scores: ir.Value, row: int | None, column: int | None) -> Iterator[_M
 
 def _number(value: ir.Value) -> float:
     """The number that every element is, perhaps one that is converted; infinite where nothing says so."""
-    while not isinstance(value.owner, ir.Block) and op_of(value).name in (_CONVERT, BROADCAST):
-        value = op_of(value).operands[0]
+    value = look_through(value, (_CONVERT, BROADCAST))
     found = known(value)
     return float(found.number) if isinstance(found, Splat) and isinstance(found.number, int | float) else inf
 
 
 def _is_of_products(value: ir.Value) -> bool:
     """Whether `value` is computed of products and numbers alone, by what adds nothing up."""
-    if isinstance(value.owner, ir.Block):
+    if is_argument(value):
         return False
     op = op_of(value)
     if op.name == DOT:

@@ -15,12 +15,11 @@ from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, find, in_program_order, ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh
+from meshbridge.ir.uses import erase_dead, forward_slice
 from meshbridge.ops.elementwise import ELEMENTWISE
 from meshbridge.ops.read_along import read_along, varies
 from meshbridge.overlap.key_blocks import Blocks, Reached, producer
 from meshbridge.overlap.linear_sums import VIEWS, Step, Sum, lifted, linear_sums, reduces
-from meshbridge.overlap.unread import erase_unread
-from meshbridge.overlap.waiting import waiting
 
 EXP, _SUBTRACT = "stablehlo.exponential", "stablehlo.subtract"
 _HELD = 4
@@ -88,7 +87,7 @@ class OnlineSoftmax:
     def late(self) -> list[ir.Operation]:
         """What stands before the last sum and waits for any of the sums and maxima, these included, in program order."""
         ends = in_program_order({*(each.op for each in self.sums), *(op for op, _ in self.largest)})
-        return waiting(ends, ends[-1], self.dead)
+        return forward_slice(ends, ends[-1], self.dead)
 
     def waits_for(self, values: set[ir.Value]) -> bool:
         """Whether any of `values` is computed of the sums."""
@@ -106,7 +105,7 @@ class OnlineSoftmax:
             op.results[0].replace_all_uses_with(found.maxima[op])
         for each in self.sums:
             each.op.results[0].replace_all_uses_with(_finished(self, each, found))
-        erase_unread({*self.dead, *late})
+        erase_dead({*self.dead, *late})
 
 
 @dataclass(frozen=True)

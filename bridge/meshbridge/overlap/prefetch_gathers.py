@@ -14,9 +14,9 @@ from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, find, ir
 from meshbridge.ir.passes import Pass, register
+from meshbridge.ir.uses import erase_dead, has_one_use
 from meshbridge.ops.composites import CONTRACTIONS
 from meshbridge.overlap.peeled_loops import peel, peelable
-from meshbridge.overlap.unread import erase_unread
 
 HIDDEN_ASIDE = 2**26
 """Bytes below which a value is gathered ahead on the SparseCores of a TPU, where gathers run one after the other. Values of up to
@@ -130,7 +130,7 @@ def _first_read(loop: ir.Operation, counter: int) -> Iterable[_Gathered]:
     "What is gathered of what does not vary: its shards, none if anything on the way from them has several readers."
     for op in (view.operation for view in body.operations):
         if op.name in CONTRACTIONS and late.isdisjoint(op.operands):
-            read = [operand for operand in op.operands if gathered.get(operand) and _has_one_reader(operand)]
+            read = [operand for operand in op.operands if gathered.get(operand) and has_one_use(operand)]
             yield from (_Gathered(value, gathered[value], op) for value in read)
         for result in op.results:
             sources = _sources(result)
@@ -142,7 +142,7 @@ def _first_read(loop: ir.Operation, counter: int) -> Iterable[_Gathered]:
             elif not before and op.name in _GATHERING:
                 gathered[result] = tuple(sources)
             elif before:
-                alone = all(gathered[value] and _has_one_reader(value) for value in before)
+                alone = all(gathered[value] and has_one_use(value) for value in before)
                 gathered[result] = tuple(shard for value in before for shard in gathered[value]) if alone else ()
 
 
@@ -150,10 +150,6 @@ def _sources(value: ir.Value) -> Sequence[ir.Value]:
     """What the operation that gives `value` computes it of: a barrier hands on each operand as it is."""
     op = op_of(value)
     return [op.operands[ir.OpResult(value).result_number]] if op.name == BARRIER else list(op.operands)
-
-
-def _has_one_reader(value: ir.Value) -> bool:
-    return len(list(value.uses)) == 1
 
 
 def _pipeline(loop: _Loop) -> None:
@@ -178,7 +174,7 @@ def _pipeline(loop: _Loop) -> None:
         end.operands[count + number] = value
     # What shards were computed and gathered by where they are gathered ahead.
     for operations in (last_trip, [view.operation for view in body.operations]):
-        erase_unread(op for op in operations if op.name in _LOCAL | _GATHERING)
+        erase_dead(op for op in operations if op.name in _LOCAL | _GATHERING)
 
 
 @dataclass

@@ -9,7 +9,9 @@ import numpy as np
 
 from meshbridge.analysis.known_values import known_integer
 from meshbridge.analysis.trip_count import counting
+from meshbridge.ir.builder import op_of
 from meshbridge.ir.mlir import comparison_direction, ir
+from meshbridge.ir.uses import is_argument
 
 _COMPUTED: dict[str, Callable[..., Any]] = {
     "stablehlo.add": np.add,
@@ -55,9 +57,9 @@ class _Numbers(dict[ir.Value, Any]):
     def _computed(self, value: ir.Value) -> Any:
         if (number := known_integer(value)) is not None:
             return np.int64(number)
-        if isinstance(value.owner, ir.Block):
+        if is_argument(value):
             return None
-        op = value.owner.operation
+        op = op_of(value)
         compute = _COMPARED.get(comparison_direction(op)) if op.name == "stablehlo.compare" else _COMPUTED.get(op.name)
         operands = [self.of(operand) for operand in op.operands] if compute is not None else [None]
         if compute is None or any(operand is None for operand in operands):

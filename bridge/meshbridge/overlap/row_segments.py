@@ -12,6 +12,7 @@ from meshbridge.ir.builder import Builder, shape_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.exchange import COMBINERS
 from meshbridge.ir.mlir import ancestor_in, ir
+from meshbridge.ir.uses import defining_op
 from meshbridge.ops.einsum import DOT, Division, is_piece
 from meshbridge.ops.rule import Interface, signature
 from meshbridge.overlap.rows import Carried, Rows, carry, on_piece
@@ -262,7 +263,7 @@ class _Growth:
         waiting, seen = [(value, rows)], set[ir.Value]()
         while waiting:
             value, rows = waiting.pop()
-            op = None if isinstance(value.owner, ir.Block) else value.owner.operation
+            op = defining_op(value)
             if value in seen or op is None or op.block != self.of.block:
                 continue
             seen.add(value)

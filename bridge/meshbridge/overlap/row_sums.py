@@ -15,6 +15,7 @@ from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import Builder, element_of, op_of, shape_of, tensor
 from meshbridge.ir.mlir import ir
+from meshbridge.ir.uses import defining_op
 from meshbridge.ops.einsum import DOT, Einsum
 from meshbridge.ops.read_along import TRANSPOSE, varies
 from meshbridge.overlap.key_blocks import Blocks
@@ -100,12 +101,8 @@ def _quotient(factors: Sequence[Factor], others: Sequence[Factor], twins: Twins)
     return [*left, *undone]
 
 
-def _owner(value: ir.Value) -> ir.Operation | None:
-    return None if isinstance(value.owner, ir.Block) else value.owner.operation
-
-
 def _product(value: ir.Value, keys: int) -> _Product:
-    op = _owner(value)
+    op = defining_op(value)
     if op is not None and op.name == _CONVERT:
         return _product(op.operands[0], keys)
     if op is not None and op.name == _SELECT and is_zero(op.operands[2]):
@@ -127,7 +124,7 @@ def _product(value: ir.Value, keys: int) -> _Product:
 def _behind(value: ir.Value) -> _Viewed:
     """What `value` shows in another element type, or with its dimensions in another order."""
     dims = tuple(range(len(shape_of(value))))
-    while (op := _owner(value)) is not None and op.name in (_CONVERT, TRANSPOSE):
+    while (op := defining_op(value)) is not None and op.name in (_CONVERT, TRANSPOSE):
         if op.name == TRANSPOSE:
             order = integers(op.attributes["permutation"])
             dims = tuple(order[dim] for dim in dims)
@@ -154,7 +151,7 @@ class _Pair:
 
 def _pairs(view: _Viewed, before: ir.Operation, twins: Twins, kind: object, keys: int) -> Iterator[_Pair]:
     """The results that stand before an operation, of the same values as the gradients."""
-    product = _owner(view.value)
+    product = defining_op(view.value)
     if product is None or product.name != DOT:
         return
     einsum = Einsum(product)

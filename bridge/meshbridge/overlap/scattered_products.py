@@ -10,9 +10,9 @@ from meshbridge.cost.divided import Prices
 from meshbridge.ir.builder import Builder, op_of, shape_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import DYNAMIC
+from meshbridge.ir.uses import defining_op, erase_dead, has_one_use
 from meshbridge.ops.einsum import DOT, Einsum
 from meshbridge.overlap.travelling_sums import Cut, Scatter
-from meshbridge.overlap.unread import erase_unread
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ScatteredProducts:
         """Writes the steps, and drops what they replace."""
         replaced = [*_sums(self.scatter.partial)]
         self.scatter.travel(self.halved, _cut)
-        erase_unread(reversed(replaced))
+        erase_dead(reversed(replaced))
 
 
 def _cut(emit: Builder, value: ir.Value, wanted: Cut) -> ir.Value:
@@ -96,10 +96,9 @@ def _sums(value: ir.Value) -> Iterator[ir.Operation]:
 
 def _summands(value: ir.Value) -> tuple[ir.Operation, ...] | None:
     """The products that are added up to `value`, each read once; None where there is something else."""
-    owner = value.owner
-    if isinstance(owner, ir.Block) or len(list(value.uses)) != 1:
+    op = defining_op(value)
+    if op is None or not has_one_use(value):
         return None
-    op = owner.operation
     if op.name == DOT:
         return (op,)
     if op.name != "stablehlo.add":

@@ -15,6 +15,7 @@ from meshbridge.ir.digits import axis_digits
 from meshbridge.ir.groups import Groups
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Mesh
+from meshbridge.ir.uses import defining_name, is_argument
 from meshbridge.ops.elementwise import ELEMENTWISE
 from meshbridge.ops.read_along import BROADCAST, RESHAPE, TRANSPOSE, read_along
 from meshbridge.overlap.key_blocks import Blocks, Place, producer
@@ -73,7 +74,7 @@ class Rows:
             if value in seen or (op is not None and self._spreads(op)):
                 continue
             seen.add(value)
-            if op is None and not (isinstance(value.owner, ir.Block) and is_replicated_argument(value, self.mesh, (self.axis,))):
+            if op is None and not (is_argument(value) and is_replicated_argument(value, self.mesh, (self.axis,))):
                 return False
             if op is not None and (op.name in OPERATION_NAMES or "replica_groups" in op.attributes or op.name in _OF_DEVICES):
                 return False
@@ -109,7 +110,7 @@ def _is_device_number(op: ir.Operation, axis: int) -> bool:
     if op.name != AllSliceOp.OPERATION_NAME or shape_of(op.results[0]) != [1]:
         return False
     operand = op.operands[0]
-    counted = not isinstance(operand.owner, ir.Block) and operand.owner.name == "stablehlo.iota"
+    counted = defining_name(operand) == "stablehlo.iota"
     return counted and list(AllSliceOp(op).mesh_axes) == [axis]
 
 

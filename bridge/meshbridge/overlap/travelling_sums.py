@@ -13,7 +13,7 @@ from meshbridge.dialect.ops import AllReduceOp, ReduceScatterOp
 from meshbridge.ir.builder import Builder, element_of, shape_of
 from meshbridge.ir.mlir import find, ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh
-from meshbridge.overlap.waiting import waiting
+from meshbridge.ir.uses import forward_slice
 
 Cut = Mapping[int, tuple["ir.Value | int", int]]
 """By a dimension of a value, from where on it is wanted, and how much of it."""
@@ -129,7 +129,7 @@ class TravellingSums:
     def gain(self, prices: Prices) -> float:
         """Predicted seconds by which the step becomes shorter."""
         op, count = self.scatter.op, self.scatter.count
-        behind = waiting([op], most=_MOST_BEHIND)
+        behind = forward_slice([op], limit=_MOST_BEHIND)
         if len(behind) > _MOST_BEHIND:
             return 0.0
         ways = 1 if self.halved is None else 2

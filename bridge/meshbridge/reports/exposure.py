@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from meshbridge.analysis.executions import executed
 from meshbridge.cost.communication import communicating, wire_bytes_on
 from meshbridge.dialect.module_mesh import declared_meshes
+from meshbridge.ir.builder import op_of
 from meshbridge.ir.mlir import ir, main_function
+from meshbridge.ir.uses import is_argument
 from meshbridge.ops.elementwise import ELEMENTWISE
 
 _LOOP = "stablehlo.while"
@@ -77,9 +79,9 @@ def _of_result(result: ir.Value, sent: Mapping[ir.Operation, float]) -> dict[ir.
 
 
 def _sources(value: ir.Value, sent: Mapping[ir.Operation, float], found: dict[ir.Operation, float]) -> Iterator[ir.Value]:
-    if isinstance(value.owner, ir.Block):
+    if is_argument(value):
         return
-    op = value.owner.operation
+    op = op_of(value)
     if op in sent:
         found[op] = sent[op]
     elif op.name == _LOOP:

@@ -17,6 +17,7 @@ from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir import mlir
 from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import MeshError, ir
+from meshbridge.ir.uses import defining_name
 from meshbridge.legalize.strip_shardings import StripShardings
 from meshbridge.ops.reductions import body_kind
 from meshbridge.read import formats
@@ -43,11 +44,11 @@ def unsharded(module: ir.Module, inputs: Sequence[Array]) -> list[Array]:
 def _reduces_pieces(op: ir.Operation) -> bool:
     """XLA reduces each piece of a concatenation, and takes an initial value that is not neutral in once for each."""
     count = len(op.operands) // 2
-    made = [operand.owner for operand in list(op.operands)[:count] if not isinstance(operand.owner, ir.Block)]
+    reduced = list(op.operands)[:count]
     kind = body_kind(op)
     element = ir.RankedTensorType(op.results[0].type).element_type
     is_neutral = bool(kind) and all(is_splat(value, neutral(kind, element)) for value in list(op.operands)[count:])
-    return not is_neutral and any(owner.operation.name == "stablehlo.concatenate" for owner in made)
+    return not is_neutral and any(defining_name(value) == "stablehlo.concatenate" for value in reduced)
 
 
 MISREAD: dict[str, Callable[[ir.Operation], bool]] = {"stablehlo.reduce": _reduces_pieces}

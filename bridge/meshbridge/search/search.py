@@ -21,9 +21,10 @@ from meshbridge.dialect import build as make
 from meshbridge.dialect import reannotate
 from meshbridge.dialect.module_mesh import find_mesh, is_partitioned, mesh_ops, named_meshes
 from meshbridge.dialect.ops import ShardOp
-from meshbridge.ir.builder import Builder
+from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.mlir import MANUAL, MeshError, ir, named_functions, walk, walk_all
 from meshbridge.ir.sharding import Mesh
+from meshbridge.ir.uses import is_argument
 from meshbridge.legalize.inline_calls import CALLEE, callee
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read.formats import copy_module
@@ -160,7 +161,7 @@ def _written(module: ir.Module) -> list[ir.Operation]:
     kept: set[ir.Operation] = set()
     for manual in [op for op in walk_all(module) if op.name == MANUAL]:
         kept |= {*_below(manual, module)}
-        kept |= {operand.owner.operation for operand in manual.operands if not isinstance(operand.owner, ir.Block)}
+        kept |= {op_of(operand) for operand in manual.operands if not is_argument(operand)}
         kept |= {use.owner.operation for result in manual.results for use in result.uses}
     return [op for op in walk_all(module) if op.name == ShardOp.OPERATION_NAME and op not in kept]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from meshbridge.ir.builder import element_of, shape_of
+from meshbridge.ir.builder import element_of, op_of, shape_of
 from meshbridge.ir.mlir import ir, terminator
+from meshbridge.ir.uses import defining_name
 from meshbridge.lowering.shard_map.code import Code, call, infix, list_of, literal, statement, tuple_of, unpacked
 from meshbridge.lowering.shard_map.names import identifier
 from meshbridge.lowering.shard_map.scope import Scope
@@ -59,15 +60,15 @@ def case(op: ir.Operation, scope: Scope) -> Code:
 
 def _converted_bit(index: ir.Value) -> ir.Value | None:
     """The bit that an index was made of."""
-    if isinstance(index.owner, ir.Block) or index.owner.operation.name != "stablehlo.convert":
+    if defining_name(index) != "stablehlo.convert":
         return None
-    source: ir.Value = index.owner.operation.operands[0]
+    source: ir.Value = op_of(index).operands[0]
     return source if str(element_of(source)) == "i1" else None
 
 
 def _is_clamped(index: ir.Value) -> bool:
     """Whether nothing but indices of branches, or more, can come."""
-    return not isinstance(index.owner, ir.Block) and index.owner.operation.name == "stablehlo.clamp"
+    return defining_name(index) == "stablehlo.clamp"
 
 
 @writes("if")

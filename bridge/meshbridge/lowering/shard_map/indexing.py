@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from meshbridge.ir.builder import shape_of
 from meshbridge.ir.mlir import ir, stablehlo, terminator
+from meshbridge.ir.uses import defining_op
 from meshbridge.lowering.shard_map.code import Code, call, literal
 from meshbridge.lowering.shard_map.reductions import combiner_of
 from meshbridge.lowering.shard_map.scope import Scope
@@ -71,7 +72,7 @@ def _numbers(indices: ir.Value, vector_dim: int, scope: Scope) -> Code:
     """Indices whose vectors have one element, without the dimension of that."""
     if vector_dim == len(shape_of(indices)):
         return scope.at(indices)
-    owner = None if isinstance(indices.owner, ir.Block) else indices.owner.operation
+    owner = defining_op(indices)
     if owner is not None and owner.name == "stablehlo.broadcast_in_dim" and vector_dim == len(shape_of(indices)) - 1:
         (source,) = owner.operands
         if shape_of(source) == shape_of(indices)[:-1] and list(sizes(owner, "broadcast_dimensions")) == list(range(vector_dim)):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from meshbridge.dialect.attributes import integers
-from meshbridge.ir.builder import element_of
+from meshbridge.ir.builder import element_of, op_of
 from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import ir
+from meshbridge.ir.uses import defining_name
 from meshbridge.lowering.shard_map import literals
 from meshbridge.lowering.shard_map.code import INDENT, Code, call, literal, returned, tuple_of
 from meshbridge.lowering.shard_map.elementwise import direction_of
@@ -81,12 +82,12 @@ def reduce(op: ir.Operation, scope: Scope) -> Code:
 
 def _is_neutral(value: ir.Value, kind: str) -> bool:
     """Whether a reduction of that kind ignores `value`."""
-    if isinstance(value.owner, ir.Block) or value.owner.operation.name != "stablehlo.constant":
+    if defining_name(value) != "stablehlo.constant":
         return False
     element = element_of(value)
     if isinstance(element, ir.ComplexType):
-        return kind in ("sum", "product") and complex(literals.splat(value.owner.operation)) == (kind == "product")
-    found = np.asarray(literals.splat(value.owner.operation))
+        return kind in ("sum", "product") and complex(literals.splat(op_of(value))) == (kind == "product")
+    found = np.asarray(literals.splat(op_of(value)))
     if kind == "sum" and bool(np.signbit(found.astype(np.float64))) and not float(found):
         return False  # JAX starts at +0, which makes a sum of nothing but -0 another one
     return bool(found == np.asarray(neutral(kind, element)).astype(found.dtype))

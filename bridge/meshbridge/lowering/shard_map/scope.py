@@ -13,10 +13,11 @@ from itertools import chain
 import numpy as np
 
 from meshbridge.cost.communication import Collective
-from meshbridge.ir.builder import element_of, shape_of
+from meshbridge.ir.builder import element_of, op_of, shape_of
 from meshbridge.ir.locations import SourceLocation, location_of
 from meshbridge.ir.mlir import OpError, ir, terminator
 from meshbridge.ir.sharding import Axes, Mesh
+from meshbridge.ir.uses import block_of, is_argument
 from meshbridge.lowering.shard_map.code import (
     INDENT,
     Code,
@@ -163,7 +164,7 @@ class Scope:
             name = self.script.names.numbered(_base(value))
             self.lines += statement([name], code, self.indent)
             code = Code(name)
-            if _block_of(value) == self._block:  # else what comes after this function would read a variable of it
+            if block_of(value) == self._block:  # else what comes after this function would read a variable of it
                 self.script.values[value] = Value(code)
         return code
 
@@ -182,7 +183,7 @@ class Scope:
         self.lines += statement([name], known.loose, self.indent)
         shape = tuple(shape_of(value))
         full = Code(name) if known.loose_shape == shape else call("jnp.broadcast_to", name, literal(shape))
-        if _block_of(value) == self._block:
+        if block_of(value) == self._block:
             self.script.values[value] = Value(full, Code(name), known.loose_shape)
 
     def infix(self, op: ir.Operation, sign: str) -> Code:
@@ -287,11 +288,7 @@ def _sent(collective: Collective) -> str:
 
 
 def _base(value: ir.Value) -> str:
-    return "value" if isinstance(value.owner, ir.Block) else base_name(value.owner.operation)
-
-
-def _block_of(value: ir.Value) -> ir.Block:
-    return value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block
+    return "value" if is_argument(value) else base_name(op_of(value))
 
 
 def _parameter(argument: ir.BlockArgument) -> str:

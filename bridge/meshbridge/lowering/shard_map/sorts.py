@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshbridge.ir.builder import element_of
+from meshbridge.ir.builder import element_of, op_of
 from meshbridge.ir.mlir import ir, terminator
+from meshbridge.ir.uses import is_argument
 from meshbridge.lowering.shard_map import literals
 from meshbridge.lowering.shard_map.code import Code, call, literal, statement, tuple_of
 from meshbridge.lowering.shard_map.elementwise import direction_of, is_total
@@ -57,9 +58,9 @@ def _order_of(op: ir.Operation, scope: Scope) -> _Order:
 
 def _definition(value: ir.Value, *names: str) -> ir.Operation | None:
     """The op of one of these names that gives `value`."""
-    if isinstance(value.owner, ir.Block):
+    if is_argument(value):
         return None
-    op = value.owner.operation
+    op = op_of(value)
     return op if op.name.partition(".")[2] in names else None
 
 

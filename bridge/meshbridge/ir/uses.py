@@ -1,0 +1,85 @@
+"""Who defines a value, who uses it, and what depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from math import inf
+
+from meshbridge.ir.builder import op_of
+from meshbridge.ir.mlir import ancestor_in, in_program_order, ir
+
+
+def is_argument(value: ir.Value) -> bool:
+    """Whether `value` is an argument of a block."""
+    return isinstance(value.owner, ir.Block)
+
+
+def defining_op(value: ir.Value) -> ir.Operation | None:
+    """The operation that `value` is a result of; None for an argument of a block."""
+    owner = value.owner
+    return None if isinstance(owner, ir.Block) else owner.operation
+
+
+def defining_name(value: ir.Value) -> str:
+    """The name of the operation that `value` is a result of; "" for an argument of a block."""
+    owner = value.owner
+    return "" if isinstance(owner, ir.Block) else str(owner.operation.name)
+
+
+def block_of(value: ir.Value) -> ir.Block:
+    """The block of which `value` is an argument, or in which the operation stands that `value` is a result of."""
+    owner = value.owner
+    return owner if isinstance(owner, ir.Block) else owner.operation.block
+
+
+def look_through(value: ir.Value, names: Container[str]) -> ir.Value:
+    """The value from which operations of `names`, one after the other, compute `value`, each from its first operand."""
+    while defining_name(value) in names:
+        value = op_of(value).operands[0]
+    return value
+
+
+def has_one_use(value: ir.Value) -> bool:
+    """Whether exactly one operand is `value`."""
+    uses = iter(value.uses)
+    return next(uses, None) is not None and next(uses, None) is None
+
+
+def sole_user(value: ir.Value) -> ir.Operation | None:
+    """The operation whose operand is `value`; None if there are several such operands, or none."""
+    return next(iter(value.uses)).owner.operation if has_one_use(value) else None
+
+
+def forward_slice(
+    ops: Iterable[ir.Operation], until: ir.Operation | None = None, exclude: Container[ir.Operation] = (), limit: float = inf
+) -> list[ir.Operation]:
+    """`ops` and all their transitive users, up to `until` or the end of their block, in program order.
+
+    All of `ops` stand in one block; a user within a region counts as the operation of that block around it. Users in `exclude`
+    are left out, and so is what only they lead to. The search ends once it has more than `limit` operations.
+    """
+    reached = dict.fromkeys(ops)
+    worklist = list(reached)
+    while worklist and len(reached) <= limit:
+        op = worklist.pop()
+        for result in op.results:
+            for use in result.uses:
+                user = ancestor_in(op.block, use.owner.operation)
+                if user is None or user in reached or user in exclude:
+                    continue
+                if until is not None and user != until and until.is_before_in_block(user):
+                    continue
+                reached[user] = None
+                worklist.append(user)
+    return in_program_order(reached)
+
+
+def erase_dead(ops: Iterable[ir.Operation]) -> None:
+    """Erases those of `ops` whose results have no use outside of what is erased; fastest where `ops` are in program order."""
+    # By their first results: the hash of an operation changes with its operands, that of a value does not.
+    left, count = {op.results[0]: op for op in ops if op.results}, -1
+    while len(left) != count:
+        count = len(left)
+        for value, op in reversed(list(left.items())):
+            if not any(list(result.uses) for result in op.results):
+                left.pop(value).erase()
