@@ -61,7 +61,7 @@ def _modules_beside(folder: Path) -> set[str]:
 
 
 def test_tests_are_named_by_what_they_test() -> None:
-    """`tests/overlap/test_twins.py` tests `overlap/twins.py`, and `test_twins_in_loops.py` would test one aspect of it."""
+    """`tests/ir/test_uses.py` tests `ir/uses.py`, and `test_uses_in_loops.py` would test one aspect of it."""
     astray = []
     for path in sorted(TESTS.rglob("test_*.py")):
         first, *_ = path.relative_to(TESTS).with_suffix("").parts

@@ -61,12 +61,12 @@ from meshbridge.lowering.wrap_local import WrapLocal
 from meshbridge.machines.layout import place
 from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import Target, has_topology, of_machine
-from meshbridge.overlap.collective_matmul import CollectiveMatmul
-from meshbridge.overlap.delay_scaling import DelayScaling
-from meshbridge.overlap.keep_schedule import KeepSchedule
-from meshbridge.overlap.prefetch_gathers import HIDDEN_ASIDE, PrefetchGathers
-from meshbridge.overlap.ring_attention import RingAttention
-from meshbridge.overlap.rows_in_pieces import RowsInPieces
+from meshbridge.overlap.attention.delay_scaling import DelayScaling
+from meshbridge.overlap.attention.ring_attention import RingAttention
+from meshbridge.overlap.chunking.rows_in_pieces import RowsInPieces
+from meshbridge.overlap.loops.prefetch_gathers import HIDDEN_ASIDE, PrefetchGathers
+from meshbridge.overlap.matmul.collective_matmul import CollectiveMatmul
+from meshbridge.overlap.schedule.keep_schedule import KeepSchedule
 from meshbridge.partition.mesh_spmdization import MeshSpmdization, Resharding
 from meshbridge.read.formats import copy_module, replace_content
 from meshbridge.read.import_shardings import ImportShardings

@@ -15,7 +15,7 @@ from meshbridge.analysis.counters import Counter
 from meshbridge.analysis.trip_count import trip_count
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir, stablehlo
-from meshbridge.overlap.peeled_loops import peel, peelable
+from meshbridge.overlap.loops.peeled_loops import peel, peelable
 
 HOLDS = {
     "LT": operator.lt,

@@ -14,9 +14,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from meshbridge import pipeline
 from meshbridge.cost.ways import Way
 from meshbridge.ir.mlir import context, ir
-from meshbridge.overlap.ring_attention import RingAttention
+from meshbridge.overlap.attention.ring_attention import RingAttention
 from meshbridge.read import formats
-from tests.overlap.attention import Attention, causal, check_numbers, counted, drawn, hand_written, multiplied
+from tests.overlap.attention.attention_programs import Attention, causal, check_numbers, counted, drawn, hand_written, multiplied
 
 EXCHANGED = "v5e:2x4"
 

@@ -10,8 +10,8 @@ from meshbridge import pipeline
 from meshbridge.dialect.assembly import read
 from meshbridge.ir.mlir import context, ir
 from meshbridge.ir.passes import Pass
-from meshbridge.overlap.collective_matmul import CollectiveMatmul
-from meshbridge.overlap.keep_schedule import KeepSchedule
+from meshbridge.overlap.matmul.collective_matmul import CollectiveMatmul
+from meshbridge.overlap.schedule.keep_schedule import KeepSchedule
 from tests.work import lines_run
 
 ROWS, WIDTH, DEVICES = 4096, 2048, 8

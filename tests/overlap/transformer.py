@@ -17,9 +17,9 @@ from meshbridge import pipeline
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
 from meshbridge.cost.memory import memory
 from meshbridge.ir.mlir import ir, main_function
-from meshbridge.overlap.ring_attention import RingAttention
-from tests.overlap.attention import VARIANTS, Attention, counted, gathered
-from tests.overlap.attention_gradients import distance
+from meshbridge.overlap.attention.ring_attention import RingAttention
+from tests.overlap.attention.attention_programs import VARIANTS, Attention, counted, gathered
+from tests.overlap.attention.gradient_programs import distance
 
 P = PartitionSpec
 Pin = Callable[[jax.Array, PartitionSpec], jax.Array]

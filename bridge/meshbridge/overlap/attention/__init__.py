@@ -1,0 +1,1 @@
+"""Attention over gathered keys: rings, their gradients, and what scales a softmax."""

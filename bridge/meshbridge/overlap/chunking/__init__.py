@@ -1,0 +1,1 @@
+"""Regions between collectives that work on pieces of rows."""

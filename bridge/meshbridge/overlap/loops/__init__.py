@@ -1,0 +1,1 @@
+"""Collectives of one iteration of a loop beside the computation of another."""

@@ -1,0 +1,1 @@
+"""Products divided into pieces, each beside a collective."""

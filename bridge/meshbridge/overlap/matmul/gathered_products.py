@@ -1,0 +1,137 @@
+"""Products of gathered values: sends pieces, and multiplies each as it arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from meshbridge.collectives.rewriter import piece_dims
+from meshbridge.cost.divided import Prices
+from meshbridge.dialect.ops import AllGatherOp, AllToAllOp, PermuteOp, ShiftOp
+from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
+from meshbridge.ir.mlir import find, in_program_order, ir
+from meshbridge.ir.sharding import DYNAMIC
+from meshbridge.ops.einsum import DOT, Division, Einsum, is_piece
+
+_MOVING = (AllGatherOp.OPERATION_NAME, AllToAllOp.OPERATION_NAME, PermuteOp.OPERATION_NAME, ShiftOp.OPERATION_NAME)
+"""Collectives that move shards of one value, those of each slice of it alike."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A product that reads what is moved, as its operand number `side`."""
+
+    product: Einsum
+    side: int
+
+
+@dataclass(frozen=True)
+class GatheredProducts:
+    """A collective whose result products alone read, which is to be divided along its dimension `dim` into `pieces`."""
+
+    collective: ir.Operation
+    readers: tuple[Reader, ...]
+    dim: int
+    pieces: int
+
+    @property
+    def value(self) -> ir.Value:
+        """What is moved."""
+        value: ir.Value = self.collective.results[0]
+        return value
+
+    @property
+    def operations(self) -> tuple[ir.Operation, ...]:
+        """The products that are divided."""
+        return tuple(reader.product.op for reader in self.readers)
+
+    @cached_property
+    def division(self) -> Division:
+        """Of the result. A piece of each shard, where shards are put together along the divided dimension."""
+        shard = shape_of(self.collective.operands[0])[self.dim]
+        return Division(self.pieces, shape_of(self.value)[self.dim] // shard)
+
+    def gain(self, prices: Prices) -> float:
+        """Predicted seconds by which the step becomes shorter."""
+        first = min(self.operations, key=prices.start)
+        beside = [reader for reader in self.readers if prices.follows(reader.product.op, first)]
+        copying = sum(
+            prices.adding(value, self.pieces - 1) if summed else prices.joining(value)
+            for value, summed in ((reader.product.op.results[0], self._summed(reader)) for reader in self.readers)
+        )
+        copying += prices.joining(self.collective.operands[0])  # its slices, which collectives do not read in place
+        launches = (self.pieces - 1) * len(self.readers) * prices.kernel_launch
+        hiding = sum(prices.seconds(reader.product.op) for reader in beside)
+        return prices.moved_in_pieces(self.collective, first, hiding, self.pieces) - copying - launches
+
+    def _summed(self, reader: Reader) -> bool:
+        """Whether the product contracts what is divided, so that partial products are added up."""
+        return reader.product.result_dim(reader.product.loops[reader.side][self.dim]) is None
+
+    def rewrite(self) -> None:
+        """Moves and multiplies piece by piece."""
+        collective = self.collective
+        emit = Builder.before(collective)
+        shape = shape_of(self.value)
+        shape[self.dim] //= self.pieces
+        of_shard = Division(self.pieces)
+        moved = [
+            emit.again(
+                collective, tensor(shape, element_of(self.value)), [of_shard.take(emit, collective.operands[0], self.dim, number)]
+            )
+            for number in range(self.pieces)
+        ]
+        for reader in self.readers:
+            op = reader.product.op
+            op.results[0].replace_all_uses_with(self._product(Builder.before(op), reader, moved))
+            op.erase()
+        collective.erase()
+
+    def _product(self, emit: Builder, reader: Reader, moved: list[ir.Value]) -> ir.Value:
+        product, other = reader.product, 1 - reader.side
+        loop = product.loops[reader.side][self.dim]
+        along, into = product.dim(other, loop), product.result_dim(loop)
+        parts: list[ir.Value] = []
+        for number, piece in enumerate(moved):
+            rest = product.op.operands[other]
+            if along is not None:
+                rest = self.division.take(emit, rest, along, number)
+            part = product.of(emit, [piece, rest] if reader.side == 0 else [rest, piece])
+            parts = [emit.add(parts[0], part)] if into is None and parts else [*parts, part]
+        return parts[0] if into is None else self.division.join(emit, parts, into)
+
+
+def gathered_products(module: ir.Module, most: int, least: int) -> Iterator[list[GatheredProducts]]:
+    """For each collective that can be divided, the ways: into at most so many pieces, each of at least `least` elements along the
+    divided dimension, best first where nothing is known of prices."""
+    for collective in find(module.operation, _MOVING):
+        sizes = (*shape_of(collective.operands[0]), *shape_of(collective.results[0]))
+        if DYNAMIC in sizes or is_piece(collective.operands[0]):
+            continue
+        readers = _readers(collective)
+        if readers and (ways := [*_ways(collective, readers, most, least)]):
+            yield ways
+
+
+def _readers(collective: ir.Operation) -> tuple[Reader, ...]:
+    """The products that alone read what is moved; none where others do, or in other blocks."""
+    found: dict[ir.Operation, Reader] = {}
+    for use in collective.results[0].uses:
+        op = use.owner.operation
+        if op.name != DOT or op.block != collective.block or op in found:
+            return ()
+        found[op] = Reader(Einsum(op), use.operand_number)
+    return tuple(found[op] for op in in_program_order(found))
+
+
+def _ways(collective: ir.Operation, readers: tuple[Reader, ...], most: int, least: int) -> Iterator[GatheredProducts]:
+    """Along the dimensions that the first product contracts, first those that the collective leaves alone."""
+    shard, touched = shape_of(collective.operands[0]), piece_dims(collective)
+    refused = set() if collective.name == AllGatherOp.OPERATION_NAME else set(touched)
+    first = readers[0]
+    dims = [dim for dim in range(len(shard)) if first.product.result_dim(first.product.loops[first.side][dim]) is None]
+    for dim in sorted(set(dims) - refused, key=lambda dim: (dim in touched, -shard[dim])):
+        for pieces in range(most, 1, -1):
+            if shard[dim] % pieces == 0 and shard[dim] // pieces >= least:
+                yield GatheredProducts(collective, readers, dim, pieces)

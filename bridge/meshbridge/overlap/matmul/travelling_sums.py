@@ -1,0 +1,166 @@
+"""Reduce-scatters as rings of permutes: the sums of blocks travel while the device computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from meshbridge.cost.divided import Prices
+from meshbridge.dialect import build
+from meshbridge.dialect.module_mesh import declared_meshes
+from meshbridge.dialect.ops import AllReduceOp, ReduceScatterOp
+from meshbridge.ir.builder import Builder, element_of, shape_of
+from meshbridge.ir.mlir import find, ir
+from meshbridge.ir.sharding import DYNAMIC, Mesh
+from meshbridge.ir.uses import forward_slice
+
+Cut = Mapping[int, tuple["ir.Value | int", int]]
+"""By a dimension of a value, from where on it is wanted, and how much of it."""
+
+Part = Callable[[Builder, ir.Value, Cut], ir.Value]
+"""Gives a part of what is reduced."""
+
+
+_MOST_BEHIND = 256
+"""How many operations may wait for a reduce-scatter whose sums travel beside others. Not measured: a bound on time. Few wait for
+the gradient of a weight: those of its update."""
+
+
+class _Way(NamedTuple):
+    """In which direction sums travel, and the number of the block that a device adds to in the first step, less its own."""
+
+    offset: int
+    first: int
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """A reduce-scatter that adds up along one axis of a mesh, or an all-reduce, which is one and an all-gather."""
+
+    op: ir.Operation
+    mesh: Mesh
+    axis: int
+    dim: int
+    "Along which the blocks stand."
+
+    @property
+    def count(self) -> int:
+        """How many blocks what is reduced has."""
+        return self.mesh.shape[self.axis]
+
+    @property
+    def is_gathered(self) -> bool:
+        """Whether each device gets all blocks."""
+        return self.op.name == AllReduceOp.OPERATION_NAME
+
+    @property
+    def partial(self) -> ir.Value:
+        """What is reduced."""
+        value: ir.Value = self.op.operands[0]
+        return value
+
+    @property
+    def block(self) -> list[int]:
+        """The shape of a block."""
+        shape = shape_of(self.partial)
+        shape[self.dim] //= self.count
+        return shape
+
+    def halves(self, least: int) -> list[int]:
+        """The dimensions of a block of which one half of at least so many elements can travel each way."""
+        return [dim for dim, size in enumerate(self.block) if dim != self.dim and not size % 2 and size // 2 >= least]
+
+    def travel(self, halved: int | None, part: Part) -> None:
+        """Writes the steps instead of the collective: one half of a block, along the dimension `halved`, travels each way, or
+        all of it one way. Devices add a `part` of what is reduced to what has come."""
+        emit = Builder.before(self.op)
+        own = emit.reshape(
+            build.all_slice(emit.iota([self.count], 0), self.mesh, mesh_axes=[self.axis], slice_axis=0, at=emit), []
+        )
+        ways = (_Way(1, self.count - 1), _Way(-1, 1))
+        if halved is None:
+            total = self._sum(emit, own, ways[0], {}, part)
+        else:
+            half = self.block[halved] // 2
+            sums = [self._sum(emit, own, way, {halved: (number * half, half)}, part) for number, way in enumerate(ways)]
+            total = emit.concatenate(sums, halved)
+        if self.is_gathered:
+            total = build.all_gather(total, self.mesh, mesh_axes=[self.axis], gather_axis=self.dim, at=emit)
+        self.op.results[0].replace_all_uses_with(total)
+        self.op.erase()
+
+    def _sum(self, emit: Builder, own: ir.Value, way: _Way, wanted: Cut, part: Part) -> ir.Value:
+        """The sum of this device's block, of which what is `wanted` travels one way."""
+        rows = self.block[self.dim]
+        total: ir.Value | None = None
+        for step in range(self.count):
+            number = emit.elementwise("remainder", emit.add(own, (way.first - way.offset * step) % self.count), self.count)
+            term = part(emit, self.partial, {self.dim: (emit.multiply(number, rows), rows), **wanted})
+            if total is None:
+                total = term
+                continue
+            total = emit.add(
+                build.shift(
+                    total, self.mesh, mesh_axes=[self.axis], shift_axis=self.axis, offset=way.offset, rotate=True, at=emit
+                ),
+                term,
+            )
+        assert total is not None
+        return total
+
+
+@dataclass(frozen=True)
+class TravellingSums:
+    """A reduce-scatter whose sums travel beside whatever the device computes meanwhile."""
+
+    scatter: Scatter
+
+    @property
+    def operations(self) -> tuple[ir.Operation, ...]:
+        """What is taken apart."""
+        return (self.scatter.op,)
+
+    @property
+    def halved(self) -> int | None:
+        """The dimension of which one half travels each way; two devices have one way."""
+        return next(iter(self.scatter.halves(1)), None) if self.scatter.count > 2 else None
+
+    def gain(self, prices: Prices) -> float:
+        """Predicted seconds by which the step becomes shorter."""
+        op, count = self.scatter.op, self.scatter.count
+        behind = forward_slice([op], limit=_MOST_BEHIND)
+        if len(behind) > _MOST_BEHIND:
+            return 0.0
+        ways = 1 if self.halved is None else 2
+        adding = (3 * (count - 1) + 1) * prices.memory(self.scatter.partial) / count + ways * count * prices.kernel_launch
+        return prices.scattered_beside(op, count, ways, behind) - adding
+
+    def rewrite(self) -> None:
+        """Writes the steps."""
+        self.scatter.travel(self.halved, _part)
+
+
+def _part(emit: Builder, value: ir.Value, wanted: Cut) -> ir.Value:
+    for dim, (start, size) in wanted.items():
+        value = emit.slice(value, dim, start, size) if isinstance(start, int) else emit.dynamic_slice(value, dim, start, size)
+    return value
+
+
+def scatters(module: ir.Module, most: int) -> Iterator[Scatter]:
+    """Those along one axis of at most so many devices, of static shapes, that convert nothing; of all-reduces, those of which a
+    dimension divides evenly, the first one."""
+    meshes = declared_meshes(module.body)
+    for op in find(module.operation, [ReduceScatterOp.OPERATION_NAME, AllReduceOp.OPERATION_NAME]):
+        view = ReduceScatterOp(op) if op.name == ReduceScatterOp.OPERATION_NAME else AllReduceOp(op)
+        mesh, shape = meshes[view.mesh], shape_of(op.operands[0])
+        axes = [axis for axis in view.mesh_axes if mesh.shape[axis] != 1]
+        if view.reduction != "sum" or element_of(op.operands[0]) != element_of(op.results[0]) or len(axes) != 1:
+            continue
+        count = mesh.shape[axes[0]]
+        if DYNAMIC in (*shape, *mesh.shape) or count > most:
+            continue
+        even = (dim for dim, size in enumerate(shape) if size % count == 0)
+        dim = view.scatter_axis if isinstance(view, ReduceScatterOp) else next(even, None)
+        if dim is not None:
+            yield Scatter(op, mesh, axes[0], dim)

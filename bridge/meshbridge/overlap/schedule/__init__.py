@@ -1,0 +1,1 @@
+"""Collectives pinned to the order that the predicted schedule gives them."""
