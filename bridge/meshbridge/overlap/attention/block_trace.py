@@ -1,4 +1,4 @@
-"""Blocks of a value along one of its dimensions, computed of blocks of what it is computed of.
+"""Rewrites a value on one block of a dimension by slicing its producers.
 
 block(select(compare(iota along rows, iota along columns), dot_general(q, all_gather k), splat))
   =   select(compare(iota along rows, iota + start), dot_general(q, the shard of k that is here), splat)

@@ -1,4 +1,4 @@
-"""The sum over keys of weights times their gradients, of what the forward pass gives: that of the result times its gradient.
+"""The sum over keys of weights times their gradients (FlashAttention's D), from the result of the forward pass and its gradient.
 
 weights = exponentials * a;  result = dot_general(weights, v);  gradients = dot_general(g, v)
 sum over keys (exponentials * b * gradients)  =  sum over features (g * result) * b / a
