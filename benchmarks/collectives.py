@@ -18,7 +18,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 import jax
 
 from benchmarks.measure import placed, relative_error, unsharded
-from meshbridge import pipeline
+from meshbridge import partitioning, pipeline
 from meshbridge.analysis import hlo
 from meshbridge.analysis.hlo_communication import Communication, communication
 from meshbridge.ir.mlir import context
@@ -38,7 +38,7 @@ class Outcome:
 def outcome(program: Program, collectives: pipeline.Collectives) -> Outcome:
     """The program partitioned, compiled and run."""
     opened = formats.unpack(program.export(), context())
-    pipeline.partition_module(opened.module, pipeline.Options(machine="bytes", collectives=collectives))
+    partitioning.partition_module(opened.module, pipeline.Options(machine="bytes", collectives=collectives))
     exported: Any = formats.pack(opened)
     arguments, results = program.jit_shardings(program.mesh())
     jax.clear_caches()

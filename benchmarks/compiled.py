@@ -54,7 +54,7 @@ def allocated(program: Path, target: str, limit: float | None, log: Path) -> All
 def main(arguments: Sequence[str]) -> None:
     """The process' command."""
     import meshbridge
-    from meshbridge import pipeline
+    from meshbridge import partitioning, pipeline
     from meshbridge.ir.mlir import MeshError
     from meshbridge.machines.target import parse
     from meshbridge.runtime import targets
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> None:
     target = parse(text)
     module = meshbridge.load(name).module
     machine = text.partition(":")[2]
-    pipeline.partition_module(module, pipeline.Options(machine=machine, memory_limit=float(limit[0]) if limit else None))
+    partitioning.partition_module(module, pipeline.Options(machine=machine, memory_limit=float(limit[0]) if limit else None))
     try:
         memory = spmd.compile(module, targets.devices(target), shardy=True).loaded.memory
     except MeshError as error:

@@ -14,7 +14,7 @@ import jax.export
 
 import meshbridge
 from benchmarks.xla_trace import partitioning_seconds
-from meshbridge import pipeline
+from meshbridge import partitioning, pipeline
 from meshbridge.ir import mlir
 from meshbridge.read import formats
 from testdata.program import Program
@@ -74,7 +74,7 @@ def ours(program: Program) -> Built:
 
 def _pass_seconds(exported: Any) -> dict[str, float]:
     """Seconds of each pass, and of all verification between them, in a process that has partitioned the program before."""
-    timings = pipeline.partition_module(formats.unpack(exported, mlir.context()).module, pipeline.Options(machine=MACHINE))
+    timings = partitioning.partition_module(formats.unpack(exported, mlir.context()).module, pipeline.Options(machine=MACHINE))
     return {timing.name: timing.seconds for timing in timings} | {"verification": sum(t.verify_seconds for t in timings)}
 
 

@@ -25,7 +25,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.clock import sdy_propagation, shortest
-from meshbridge import pipeline
+from meshbridge import partitioning
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.read import formats
@@ -50,7 +50,7 @@ def lowered(data: bytes, stages: dict[str, float]) -> ir.Module:
 
     module = formats.read(data, "program.mlir", mlir.context()).module
     note("read")
-    pipeline.partition_module(module, on_stage=note)
+    partitioning.partition_module(module, on_stage=note)
     return module
 
 

@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from meshbridge import pipeline
+from meshbridge import partitioning, pipeline
 from meshbridge.dialect import assembly
 from meshbridge.ir.mlir import context, ir
 from tests.house import BRIDGE, LAYERS, ROOT, imports
@@ -105,7 +105,7 @@ def _texts(options: pipeline.Options) -> dict[str, str]:
     def keep(stage: str, module: ir.Module) -> None:
         found[stage] = assembly.write(module)
 
-    pipeline.partition_module(module, options, on_stage=keep)
+    partitioning.partition_module(module, options, on_stage=keep)
     return found | {"source": PROGRAM.read_text()}
 
 

@@ -12,7 +12,7 @@ from typing import get_args
 
 import pytest
 
-from meshbridge import pipeline
+from meshbridge import partitioning, pass_names, pipeline
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.read import formats
@@ -132,7 +132,7 @@ def test_commands_print_through_one_door() -> None:
 
 
 def test_every_pass_shows_ir_in_its_documentation() -> None:
-    for name, step in pipeline.registered_passes().items():
+    for name, step in pass_names.registered_passes().items():
         assert "Input:" in (step.__doc__ or ""), name
         assert "Output:" in (step.__doc__ or ""), name
 
@@ -142,7 +142,7 @@ def test_a_program_without_a_mesh_passes_through() -> None:
         module = ir.Module.parse("func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> { return %a : tensor<2xf32> }")
     before = str(module)
     for emit in get_args(pipeline.Emit):
-        pipeline.partition_module(module, pipeline.Options(emit=emit))
+        partitioning.partition_module(module, pipeline.Options(emit=emit))
     assert str(module) == before
 
 

@@ -157,7 +157,7 @@ def partition(
 
     Raises MeshError with a located diagnostic, also for an option that cannot have its value.
     """
-    from meshbridge import pipeline
+    from meshbridge import partitioning, pipeline
     from meshbridge.ir.mlir import context
     from meshbridge.read import formats
     from meshbridge.runtime.devices import implied
@@ -166,7 +166,7 @@ def partition(
     options.setdefault("machine", implied(opened.platforms).name)
     how = pipeline.Options(emit=emit, stablehlo_version=stablehlo_version, ops=tuple(ops), **options)
     opened = opened.planned(how)
-    pipeline.partition_module(opened.module, how)
+    partitioning.partition_module(opened.module, how)
     if emit == "shard_map":
         from meshbridge.lowering.shard_map.program import write
 
@@ -514,7 +514,7 @@ def compile(
     """
     import jax
 
-    from meshbridge import pipeline
+    from meshbridge import partitioning, pipeline
     from meshbridge.ir.mlir import context
     from meshbridge.read import formats
     from meshbridge.runtime import devices as jax_devices
@@ -530,7 +530,7 @@ def compile(
         taken = processes.signature(opened.module)
         options.setdefault("machine", jax_devices.of(available).name)
         how = pipeline.Options(emit="local", compiler_options=asked.chosen, **options)
-        pipeline.partition_module(opened.module, how)
+        partitioning.partition_module(opened.module, how)
         under = asked.on(jax_devices.machine_of(available, how.machine), explicit=True)
         used = pjrt.devices_for(opened.module, None if devices is None else available, (arguments, kwargs))
         agreement.require(used, opened.module, {"signature": taken, **vars(how), "compiler options": under})

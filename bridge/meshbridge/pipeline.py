@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
-import logging
-import pkgutil
-import re
 import time
-import warnings
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
-from hashlib import sha256
 from math import inf
-from threading import RLock
-from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
+from typing import Literal, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 from meshbridge.collectives.broadcast_in_loops import BroadcastInLoops
 from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
 from meshbridge.collectives.reduction_move_up import ReductionMoveUp
 from meshbridge.collectives.update_whole import UpdateWhole
-from meshbridge.cost.memory import memory
+from meshbridge.cost.memory_limit import UNLIMITED, bytes_in
 from meshbridge.cost.objective import (
     DEFAULT,
     UNNAMED,
@@ -33,32 +24,25 @@ from meshbridge.cost.objective import (
     device,
     divides,
     objective,
-    opens,
     prefetches,
     puts_off,
     reduces_beside,
     rings,
     shifts,
 )
-from meshbridge.cost.ways import FACTORS, UNLIMITED, Plan, Way, best_plan, bytes_in, misfit
-from meshbridge.decide.decisions import Decisions
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
-from meshbridge.dialect.module_mesh import find_mesh, is_partitioned
 from meshbridge.ir import mlir
-from meshbridge.ir.errors import MemoryWarning
 from meshbridge.ir.garbage import rare_collections
 from meshbridge.ir.groups import Form, Spelling
-from meshbridge.ir.mlir import MeshError, OpError, ir, main_function
-from meshbridge.ir.passes import PASSES, Known, Pass
+from meshbridge.ir.mlir import MeshError, ir
+from meshbridge.ir.passes import Known, Pass
 from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge.legalize.legalize import Legalize
 from meshbridge.lowering.largest_as_floats import LargestAsFloats
 from meshbridge.lowering.lower_collectives import LowerCollectives
 from meshbridge.lowering.plain_stablehlo import PlainStablehlo, check_version
-from meshbridge.lowering.replicas import find_replicas
 from meshbridge.lowering.wrap_local import WrapLocal
-from meshbridge.machines.layout import place
 from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import Target, has_topology, of_machine
 from meshbridge.overlap.attention.delay_scaling import DelayScaling
@@ -68,13 +52,9 @@ from meshbridge.overlap.loops.prefetch_gathers import HIDDEN_ASIDE, PrefetchGath
 from meshbridge.overlap.matmul.collective_matmul import CollectiveMatmul
 from meshbridge.overlap.schedule.keep_schedule import KeepSchedule
 from meshbridge.partition.mesh_spmdization import MeshSpmdization, Resharding
-from meshbridge.read.formats import copy_module, replace_content
 from meshbridge.read.import_shardings import ImportShardings
 from meshbridge.read.unite_meshes import UniteMeshes
 from meshbridge.resharding import Objective
-
-LOG = logging.getLogger("meshbridge")
-"""Says when a program is partitioned (INFO), and when each of its stages is reached (DEBUG), with seconds."""
 
 LEGALIZE: tuple[Pass, ...] = (
     InlineCalls(),
@@ -217,9 +197,24 @@ class Pipeline:
         return [stage.name for stage in self.stages].index(name)
 
 
-def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
-    """The stages from any source to the form that the options name, planned in some way: that of the options."""
-    way = way or Way(options.machine)
+class PlanVariant(NamedTuple):
+    """How a program is planned, where several plans are made and the best one is taken."""
+
+    machine: str
+    "Whose prices are paid: those of a device alone, or of its links too."
+    memory_factor: float = 1.0
+    "How many times what the machine says it costs to hold a byte."
+    hides: bool = False
+    "Whether what can run beside products costs less."
+    keeps_queries: bool = False
+    "Whether attention whose queries the annotations split stays so, for its keys and values to travel around the devices."
+    inside_open: bool = False
+    "Whether values inside may be split along more axes than constraints say, which close their dimensions."
+
+
+def build(options: Options = DEFAULTS, variant: PlanVariant | None = None) -> Pipeline:
+    """The stages from any source to the form that the options name, planned in some variant: that of the options."""
+    variant = variant or PlanVariant(options.machine)
     combine = 0 if combines(options.machine) else OptimizeCollectives.combine
     optimize = OptimizeCollectives(combine, machine=options.machine, layout=options.layout)
     update = UpdateWhole(copied_bytes(options.machine))
@@ -227,13 +222,13 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
     behind = (move_up, BroadcastInLoops(), *((update,) if update.least < inf else ()), *_overlap(options))
     shorten = (optimize, *behind) if options.collectives == "on" else (BroadcastInLoops(),)
     decide = ShardingRefinement(
-        machine=way.machine,
+        machine=variant.machine,
         layout=options.layout,
-        memory_factor=way.memory_factor,
+        memory_factor=variant.memory_factor,
         compiler_options=options.compiler_options,
-        hides=way.hides,
-        keep_queries=way.keeps_queries,
-        inside_open=way.inside_open,
+        hides=variant.hides,
+        keep_queries=variant.keeps_queries,
+        inside_open=variant.inside_open,
         annotate=options.emit == "annotated",
     )
     stages = [
@@ -246,7 +241,7 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
         partition = MeshSpmdization(
             boundary=True,
             resharding=options.resharding,
-            machine=way.machine,
+            machine=variant.machine,
             layout=options.layout,
             explain=options.explain or options.emit == "shard_map",
         )
@@ -300,9 +295,6 @@ class Timing:
     verify_seconds: float
 
 
-PASSES_IN = ("read", "legalize", "decide", "partition", "collectives", "overlap", "lowering", "upstream")
-"""The folders that hold passes."""
-
 Verify = Literal["each", "last", "dialect", "none"]
 """After which passes of several a module is verified; `dialect`: after the last, by the mesh dialect's verifier alone."""
 
@@ -312,191 +304,6 @@ time, and every collective is new. Verifying costs as much as a pass that has li
 
 OnPass = Callable[[Pass, ir.Module], None]
 OnStage = Callable[[str, ir.Module], None]
-
-
-@cache
-def registered_passes() -> dict[str, type[Pass]]:
-    """Every pass by name: each file of a folder of PASSES_IN registers its own."""
-    for folder in PASSES_IN:
-        package = importlib.import_module(f"meshbridge.{folder}")
-        for module in pkgutil.iter_modules(package.__path__):
-            importlib.import_module(f"{package.__name__}.{module.name}")
-    return dict(sorted(PASSES.items()))
-
-
-@cache
-def passes_by_any_name() -> dict[str, type[Pass]]:
-    """Every pass by its name and by those that LLVM has for it."""
-    passes = registered_passes()
-    return {other: step for step in passes.values() for other in step.also} | passes
-
-
-_partitioning = RLock()
-
-
-@contextmanager
-def one_at_a_time() -> Iterator[None]:
-    """Lets other threads wait: the warnings of a plan are looked through, which Python catches for all threads."""
-    with _partitioning:
-        yield
-
-
-@one_at_a_time()
-@rare_collections()
-def partition_module(
-    module: ir.Module,
-    options: Options = DEFAULTS,
-    *,
-    on_pass: OnPass | None = None,
-    on_stage: OnStage | None = None,
-) -> list[Timing]:
-    """Partitions `module` in place as far as `options.emit` says, and says how long each pass took; where plans are compared, for
-    a topology or a limit of memory, the passes of all of them.
-
-    A module that is partitioned already goes on from there. It is verified, and so are the stages of VERIFIED and what comes out.
-    `on_pass` sees the module after each pass, `on_stage` after each stage, whose name it is told. Of plans that are
-    compared, `on_pass` sees all, and `on_stage` the one that is taken, once it is optimised.
-    Threads wait for each other. Raises MeshError with a located diagnostic, also where a mesh does not fit the machine, or a plan
-    the limit of memory.
-    """
-    stages = build(options)
-    if is_partitioned(module):
-        verify(module)
-        _refuse_partitioned(module, options)
-        stages = stages.starting_at("partitioned")
-    timings: list[Timing] = []
-    known: Known = {}
-    legal: ir.Module | None = None
-    waiting = deque(stages.stages)
-    began = time.perf_counter()
-    while waiting:
-        stage, stage_began = waiting.popleft(), time.perf_counter()
-        verified = VERIFIED.get(stage.name, "none") if waiting else "last"
-        timings += run(stage.passes, module, verified=verified, known=known, on_pass=on_pass)
-        if legal is not None and stage.name == "optimised":
-            fitting = _fitting(module, legal, options, timings, on_pass)
-            if fitting is not None:
-                replace_content(module, fitting.module)
-        if stage.name == "annotated" and options.target is not None and (mesh := find_mesh(module)) is not None:
-            place(mesh, options.target)
-        if on_stage is not None:
-            on_stage(stage.name, module)
-        LOG.debug("stage '%s' is reached after %.3f s", stage.name, time.perf_counter() - stage_began)
-        if stage.name == "legal" and options.target is None and options.emit != "annotated" and options.implied_limit < inf:
-            legal = copy_module(module)
-        if stage.name == "legal" and (options.target is not None or options.written_limit < inf):
-            plan = _best_plan(module, options, timings, on_pass)
-            LOG.debug("plans are compared after %.3f s, of them is taken %s", time.perf_counter() - stage_began, plan.way)
-            waiting = deque(build(options, plan.way).starting_at("legal").stages)
-            if options.emit != "annotated":
-                replace_content(module, plan.module)
-                waiting = deque(stages.starting_at("optimised").stages)
-                (verifier.verify if waiting else verify)(module)
-                if on_stage is not None:
-                    on_stage("optimised", module)
-    took = time.perf_counter() - began
-    LOG.info("a program is partitioned to the form '%s' for machine '%s' in %.3f s", options.emit, options.machine, took)
-    return timings
-
-
-def _best_plan(module: ir.Module, options: Options, timings: list[Timing], on_pass: OnPass | None) -> Plan:
-    """The best plan of a legal module. With a topology it is sought as if all links were alike, by prices of links, which goes
-    wrong where the plan that they promise is not the one that follows, and with what can run beside products costing less; with
-    queries kept for rings, and with constraints inside as the least that is split. Adds to the `timings`, and warns of what is
-    to be said of that plan. Raises MeshError where nothing keeps the limit of memory that somebody has written."""
-    target, said, seen = options.target, dict[Way, list[warnings.WarningMessage]](), set[bytes]()
-    ways = [Way(options.machine)]
-    if target is not None:
-        ways = [Way(target.device), Way(options.machine), Way(options.machine, hides=True)]
-        ways += (*ring_ways(options), *opened(ways, options))
-
-    def planned(way: Way) -> ir.Module | None:
-        copy = copy_module(module)
-        with warnings.catch_warnings(record=True) as said[way]:
-            warnings.simplefilter("always")
-            in_mesh = replace(options, emit="mesh", stablehlo_version=None, ops=())
-            return copy if plan_in(copy, in_mesh, way, timings, seen=seen, on_pass=on_pass) else None
-
-    plan = best_plan(ways, target, options.written_limit, planned)
-    fitting = _fitting(plan.module, module, options, timings, on_pass)
-    if fitting is not None:
-        return fitting
-    for each in said[plan.way]:
-        warnings.warn(each.message, stacklevel=2)
-    return plan
-
-
-def _fitting(
-    planned: ir.Module, legal: ir.Module, options: Options, timings: list[Timing], on_pass: OnPass | None
-) -> Plan | None:
-    """The best plan that needs no more memory than a device of the machine has, where the one that is `planned` needs more; None
-    where that fits, and where no plan does, of which it warns. None is sought where arguments and results alone are too large,
-    or where the plan under the highest price of memory is."""
-    limit = options.implied_limit
-    needed = memory(main_function(planned)) if limit < inf else None
-    if needed is None or needed.peak <= limit:
-        return None
-    limited = replace(options, memory_limit=limit)
-    if needed.peak - needed.temporaries <= limit:
-        frugal, in_mesh = copy_module(legal), replace(limited, emit="mesh", stablehlo_version=None, ops=())
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a plan that nobody gets
-            plan_in(frugal, in_mesh, Way(options.machine, memory_factor=FACTORS[-1]), timings, on_pass=on_pass)
-        if memory(main_function(frugal)).peak <= limit:
-            return _best_plan(legal, limited, timings, on_pass)
-    text = misfit(planned, limit).replace("the limit of", f"'{options.machine}' has,")
-    warnings.warn(f"warning: {text}; memory-limit 'none' plans as if it fitted", MemoryWarning, stacklevel=2)
-    return None
-
-
-def ring_ways(options: Options) -> tuple[Way, ...]:
-    """The way in which attention is planned for rings, on machines that have such."""
-    has_rings = options.collectives == "on" and rings(options.machine, options.compiler_options)
-    return (Way(options.machine, hides=True, keeps_queries=True),) if has_rings else ()
-
-
-def opened(ways: Iterable[Way], options: Options) -> tuple[Way, ...]:
-    """The same ways, in which values inside may be split along more axes than constraints say, if they may on this machine."""
-    may_open = options.inside == "open" and opens(options.machine)
-    return tuple(way._replace(inside_open=True) for way in ways) if may_open else ()
-
-
-def plan_in(
-    module: ir.Module,
-    options: Options,
-    way: Way,
-    timings: list[Timing] | None = None,
-    *,
-    seen: set[bytes] | None = None,
-    on_pass: OnPass | None = None,
-) -> bool:
-    """Partitions a legal `module` in place, to a form that the options name, in that way, and adds to `timings` how long each
-    pass took; False where that way has no plan of its own, or one of those `seen` in other ways, hashes of programs as they are
-    partitioned, to which it is added. Raises MeshError with a located diagnostic."""
-    known = Known()
-    for stage in build(options, way).starting_at("legal").stages:
-        took = run(stage.passes, module, verified="none", known=known, on_pass=on_pass)
-        if timings is not None:
-            timings += took
-        if stage.name == "decided" and not known[Decisions].is_own:
-            return False
-        if stage.name == "partitioned" and seen is not None:
-            if (plan := sha256(mlir.to_bytecode(module)).digest()) in seen:
-                return False
-            seen.add(plan)
-    return True
-
-
-def _refuse_partitioned(module: ir.Module, options: Options) -> None:
-    """Raises MeshError where a program that is partitioned already has no such form."""
-    if options.emit == "annotated":
-        raise MeshError(f"<module>: error: the program is partitioned already, it has no form '{options.emit}'")
-    if options.written_limit < inf:
-        raise MeshError("<module>: error: the program is partitioned already, memory-limit has no effect on it")
-    if options.emit == "exported" and (op := find_replicas(module)) is not None:
-        raise OpError(
-            op, "speaks of replicas, as the form 'local' does; no other form is made of that", "start from the form 'mesh'"
-        )
 
 
 def verify(module: ir.Module) -> None:
@@ -540,85 +347,3 @@ def run(
         if on_pass is not None:
             on_pass(step, module)
     return timings
-
-
-_PASS = re.compile(r"\s*([\w-]+)\s*(?:\{([^{}]*)\})?\s*(?:,|$)")
-_FUNCTION_PIPELINE = re.compile(r"\s*func\.func\s*\(([^()]*)\)\s*(?:,|$)")
-
-
-def parse_pipeline(text: str) -> tuple[Pass, ...]:
-    """`a,b{option=value other=value}`, bare or within `builtin.module(…)`, as mlir-opt writes pipelines.
-
-    `func.func(a,b)` is `a,b`: every pass here runs on the module and finds its functions itself.
-    Raises MeshError for an unknown pass or option.
-    """
-    inner = re.fullmatch(r"\s*builtin\.module\s*\((.*)\)\s*", text, re.S)
-    return tuple(make_pass(name, options) for name, options in _entries(inner.group(1) if inner else text))
-
-
-def _entries(text: str) -> Iterator[tuple[str, str]]:
-    position = 0
-    while position < len(text):
-        if nested := _FUNCTION_PIPELINE.match(text, position):
-            yield from _entries(nested.group(1))
-            position = nested.end()
-            continue
-        found = _PASS.match(text, position)
-        if found is None:
-            raise MeshError(f"error: expected 'pass' or 'pass{{option=value}}' in pass pipeline, found '{text[position:]}'")
-        yield found.group(1), found.group(2) or ""
-        position = found.end()
-
-
-def make_pass(name: str, options: str = "") -> Pass:
-    """The pass `name` with `options` as `option=value` pairs separated by spaces.
-
-    Raises MeshError for an unknown pass, an unknown option, or a value that is not one of the option's.
-    """
-    known = passes_by_any_name()
-    if name not in known:
-        raise MeshError(f"error: unknown pass '{name}', expected one of {', '.join(sorted(known))}")
-    step = known[name]()
-    for entry in options.split():
-        option, equals, value = entry.partition("=")
-        if step.main_option and option.replace("-", "_") not in step.__dataclass_fields__:  # type: ignore[attr-defined]
-            option, equals, value = step.main_option, "=", entry
-        step = _with_option(step, option, value if equals else "true")
-    return step
-
-
-def _with_option(step: Pass, option: str, text: str) -> Pass:
-    """`step` with one option set from its text; dashes and underscores in option names are the same."""
-    instance: Any = step
-    key = option.replace("-", "_")
-    names = [field.name for field in fields(instance)]
-    if key not in names:
-        known = f"expected one of {', '.join(names)}" if names else "it has none"
-        raise MeshError(f"error: pass '{step.name}' has no option '{option}', {known}")
-    kind = get_type_hints(type(step))[key]
-    try:
-        changed: Pass = replace(instance, **{key: _value(kind, text)})
-    except MeshError:
-        raise
-    except (KeyError, ValueError):
-        raise MeshError(f"error: option '{option}' of pass '{step.name}' cannot be '{text}', {_expectation(kind)}") from None
-    return changed
-
-
-_BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
-
-
-def _value(kind: Any, text: str) -> object:
-    if kind is bool:
-        return _BOOLEANS[text]
-    if choices := get_args(kind):
-        return {str(choice): choice for choice in choices}[text]
-    return kind(text)
-
-
-def _expectation(kind: Any) -> str:
-    if kind is bool:
-        return "expected true or false"
-    if choices := get_args(kind):
-        return f"expected one of {', '.join(map(str, choices))}"
-    return f"expected {kind.__name__}"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from meshbridge import pipeline
+from meshbridge import partitioning, pipeline
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir.mlir import MeshError, ParseError, context, ir, main_function
 from meshbridge.read.formats import Format, Program, choose_platform, refuse_arguments
@@ -225,7 +225,7 @@ def partition(exported: Exported, how: pipeline.Options | None = None) -> Export
 def _partitioned(exported: Exported, how: pipeline.Options | None, for_gspmd: bool) -> Exported:
     options = dataclasses.replace(how or pipeline.DEFAULTS, emit="exported", stablehlo_version=None, ops=())
     program = _open(exported, exported.fun_name, context()).planned(options)
-    pipeline.partition_module(program.module, options)
+    partitioning.partition_module(program.module, options)
     return _packed(program, for_gspmd)
 
 

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from benchmarks.measure import placed, relative_error, unsharded
-from meshbridge import pipeline
+from meshbridge import partitioning, pipeline
 from meshbridge.analysis import hlo
 from meshbridge.analysis.hlo_communication import communication
 from meshbridge.ir.mlir import context
@@ -21,7 +21,7 @@ NAMES = ("accumulation", "adam_zero1", "decode_seq", "mlp_ws1d")
 
 def compiled(program: Program, collectives: pipeline.Collectives) -> jax.stages.Compiled:
     opened = formats.unpack(program.export(), context())
-    pipeline.partition_module(opened.module, pipeline.Options(collectives=collectives))
+    partitioning.partition_module(opened.module, pipeline.Options(collectives=collectives))
     arguments, results = program.jit_shardings(program.mesh())
     exported: Any = formats.pack(opened)
     return jax.jit(exported.call, in_shardings=arguments, out_shardings=results).lower(*program.avals()).compile()

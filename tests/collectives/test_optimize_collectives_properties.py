@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshbridge import pipeline
+from meshbridge import pass_names, pipeline
 from meshbridge.cost.communication import communication
 from meshbridge.dialect.assembly import read
 from meshbridge.ir.mlir import context, ir
@@ -57,7 +57,7 @@ def program_that_changes(name: str, seed: int) -> tuple[ir.Module, ir.Module]:
     for _ in range(TRIES):
         text = collective_programs.program(random.randrange(2**32), random.randrange(6, 20), PASSES[name])
         before, after = parsed(text), parsed(text)
-        pipeline.run(pipeline.parse_pipeline(name), after)
+        pipeline.run(pass_names.parse_pipeline(name), after)
         if str(after) != str(before):
             return before, after
     raise AssertionError(f"{TRIES} programs hold nothing for {name}")
@@ -87,7 +87,7 @@ def test_a_pass_keeps_the_numbers_and_lowers_the_bytes(name: str, seed: int) -> 
     if name == "optimize-collectives":
         assert moved_after.executions <= moved_before.executions
     once = str(after)
-    pipeline.run(pipeline.parse_pipeline(name), after)
+    pipeline.run(pass_names.parse_pipeline(name), after)
     assert str(after) == once, "a second run finds more to do"
     for expected, found in zip(results(before), results(after), strict=True):
         assert expected.dtype == found.dtype

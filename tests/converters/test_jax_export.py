@@ -119,10 +119,12 @@ def test_what_is_derived_has_the_same_options(mesh: jax.sharding.Mesh, machine: 
     alone = meshbridge.partition(again.vjp(), machine=machine, collectives="off")
     assert partitioned.vjp().mlir_module() == alone.mlir_module()
     seen = []
-    real = meshbridge.pipeline.partition_module
+    real = meshbridge.partitioning.partition_module
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            meshbridge.pipeline, "partition_module", lambda module, how, **more: (seen.append(how), real(module, how, **more))[1]
+            meshbridge.partitioning,
+            "partition_module",
+            lambda module, how, **more: (seen.append(how), real(module, how, **more))[1],
         )
         executable = meshbridge.compile(original, machine=machine, collectives="off")
         ones = jnp.ones((8, 16), jnp.float32)

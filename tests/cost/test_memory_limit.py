@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 import meshbridge
 from meshbridge import MemoryWarning, machines
 from meshbridge.cost.memory import largest, memory
-from meshbridge.cost.ways import bytes_in
+from meshbridge.cost.memory_limit import bytes_in
 from meshbridge.ir.mlir import MeshError, context, ir, main_function
 from meshbridge.tools import cli
 from testdata.realistic.catalogue import build as build_realistic

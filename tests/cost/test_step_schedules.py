@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from meshbridge.cost.schedule import Task, starts
 from meshbridge.cost.step import Step, predict
-from meshbridge.cost.ways import Way, best_plan
 from meshbridge.dialect import assembly
 from meshbridge.ir.mlir import context
 from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import of_machine
+from meshbridge.pipeline import PlanVariant
+from meshbridge.plan_variants import best_plan
 from tests.cost.small_steps import (
     BYTES,
     GPU,
@@ -185,7 +186,11 @@ def test_of_plans_that_take_as_long_one_that_hides_more_may_send_more() -> None:
     arguments, results = f"%x: {TENSOR}, %a: {SHARD}, %b: {rows[0]}", f"{TENSOR}, {rows[1]}"
     zeros = f"%m = stablehlo.constant dense<0.0> : {rows[1]}\n"
     end = f"return %s, %m : {TENSOR}, {rows[1]}"
-    bodies = {Way("waits"): waiting + zeros, Way("hides"): more + hidden, Way("hides and sends less"): hidden + zeros}
+    bodies = {
+        PlanVariant("waits"): waiting + zeros,
+        PlanVariant("hides"): more + hidden,
+        PlanVariant("hides and sends less"): hidden + zeros,
+    }
     planned = {way: read(body + end, arguments, results) for way, body in bodies.items()}
     target = of_machine(GPUS)
     waits, hides, least = planned

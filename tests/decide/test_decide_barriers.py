@@ -13,7 +13,8 @@ import meshbridge
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import BARRIER
-from meshbridge.pipeline import Options, partition_module
+from meshbridge.partitioning import partition_module
+from meshbridge.pipeline import Options
 from meshbridge.read import formats
 
 LAYERS, WIDTH, HIDDEN = 2, 64, 128

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from meshbridge import pipeline
+from meshbridge import partitioning, pass_names, pipeline
 from meshbridge.decide.decide import decide
 from meshbridge.decide.decisions import ANNOTATED, CHEAPEST, SAME_VALUE, BlockDecisions, FunctionDecisions, Shardings
 from meshbridge.decide.read_annotations import decisions_from_annotations
@@ -90,7 +90,7 @@ def _decide(module: ir.Module) -> list[_Resharding]:
 def test_a_pass_between_deciding_and_partitioning_is_refused() -> None:
     """Decisions are about the program as it was."""
     module = formats.unpack(build("moe_grad").export(), context()).module
-    between = pipeline.make_pass("mesh-specialize")
+    between = pass_names.make_pass("mesh-specialize")
     steps = (*MESH.until("decided").passes, between, *MESH.starting_at("decided").passes)
     with pytest.raises(RuntimeError, match="changes a program of which Decisions are known"):
         pipeline.run(steps, module)
@@ -156,5 +156,5 @@ func.func @main(%x: tensor<64xf32>, %y: tensor<64xf32> {{sdy.sharding = #sdy.sha
   return {names[-1]} : tensor<f32>
 }}"""
     module = parse(text, "sums.mlir", context())
-    pipeline.partition_module(module, pipeline.Options(emit="mesh"))
+    partitioning.partition_module(module, pipeline.Options(emit="mesh"))
     assert str(module).count("mesh.all_reduce") == 1

@@ -14,13 +14,14 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import meshbridge
-from meshbridge import pipeline
-from meshbridge.cost.ways import WORTH_OPENING, Way, admitted
+from meshbridge import pipeline, plan_variants
 from meshbridge.decide.decide import propagated
 from meshbridge.decide.open_inside import closes_inside, open_inside
 from meshbridge.ir.mlir import context, find, ir
 from meshbridge.machines import machine
 from meshbridge.ops.rule import Interface
+from meshbridge.pipeline import PlanVariant
+from meshbridge.plan_variants import WORTH_OPENING, admitted
 from meshbridge.read import formats
 from meshbridge.resharding import BYTES
 from testdata.realistic.catalogue import build as build_realistic
@@ -84,7 +85,7 @@ def planned(jitted: Any, arguments: Any, machine: str, **way: Any) -> ir.Module 
     module = formats.unpack(jax.export.export(jitted)(*arguments), context()).module
     options = pipeline.Options(machine=machine, emit="mesh")
     pipeline.run(pipeline.build(options).until("legal").passes, module)
-    return module if pipeline.plan_in(module, options, Way(machine, **way)) else None
+    return module if plan_variants.plan_in(module, options, PlanVariant(machine, **way)) else None
 
 
 @pytest.fixture
@@ -164,12 +165,12 @@ def test_the_predicted_step_chooses_it() -> None:
     ],
 )
 def test_machines_that_open(options: dict[str, Any], expected: bool) -> None:
-    assert bool(pipeline.opened([Way("v5p:4x4x4")], pipeline.Options(**options))) == expected
+    assert bool(plan_variants.open_variants([PlanVariant("v5p:4x4x4")], pipeline.Options(**options))) == expected
 
 
 def test_a_doubtful_gain_is_left() -> None:
     """What is written holds where the step would be a little shorter without, and where nothing else fits, not."""
-    ways = [Way("closed"), Way("open", inside_open=True)]
+    ways = [PlanVariant("closed"), PlanVariant("open", inside_open=True)]
     assert admitted(ways, [1.0, 1.001 / WORTH_OPENING]) == [0]
     assert admitted(ways, [1.0, 0.999 / WORTH_OPENING]) == [0, 1]
     assert admitted(ways[1:], [1.0]) == [0]

@@ -9,7 +9,8 @@ import pytest
 from meshbridge.dialect.attributes import axis_array
 from meshbridge.dialect.ops import OPTION
 from meshbridge.ir.mlir import context, ir, parse, run_stock_passes, walk_all
-from meshbridge.pipeline import Options, partition_module
+from meshbridge.partitioning import partition_module
+from meshbridge.pipeline import Options
 
 CHAIN = """
 sdy.mesh @m = <["a"=2, "b"=4]>

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from meshbridge import pipeline
-from meshbridge.cost.ways import Way
+from meshbridge import partitioning, pipeline
 from meshbridge.ir.mlir import context, ir
 from meshbridge.overlap.attention.ring_attention import RingAttention
+from meshbridge.pipeline import PlanVariant
 from meshbridge.read import formats
 from tests.overlap.attention.attention_programs import Attention, causal, check_numbers, counted, drawn, hand_written, multiplied
 
@@ -31,7 +31,7 @@ def program(attention: Attention, mesh: jax.sharding.Mesh, spec: PartitionSpec, 
 def planned(module: ir.Module, machine: str, *passes: pipeline.Pass, keeps_queries: bool) -> ir.Module:
     """One device's program in that way, without the passes that hide collectives, but for these."""
     options = pipeline.Options(machine=machine, emit="mesh")
-    stages = pipeline.build(options, Way(machine, keeps_queries=keeps_queries)).until("partitioned")
+    stages = pipeline.build(options, PlanVariant(machine, keeps_queries=keeps_queries)).until("partitioned")
     pipeline.run((*stages.passes, *passes), module)
     return module
 
@@ -59,8 +59,8 @@ def test_the_predicted_step_chooses(mesh: jax.sharding.Mesh) -> None:
     shapes = [jax.ShapeDtypeStruct((2, 16384, heads, 64), jnp.bfloat16) for heads in (8, 4, 4)]
     spec, options = PartitionSpec("data", "model"), pipeline.Options(machine=EXCHANGED, emit="mesh")
     found, free = (program(hand_written(causal), mesh, spec, shapes) for _ in range(2))
-    pipeline.partition_module(found, options)
-    pipeline.run(pipeline.build(options, Way(EXCHANGED)).passes, free)
+    partitioning.partition_module(found, options)
+    pipeline.run(pipeline.build(options, PlanVariant(EXCHANGED)).passes, free)
     assert [bool(counted(each, "mesh.all_to_all")) for each in (free, found)] == [True, False]
     assert multiplied(found) < 0.7 * multiplied(free)
 
@@ -70,7 +70,7 @@ def test_the_predicted_step_chooses(mesh: jax.sharding.Mesh) -> None:
 )
 def test_it_is_planned_only_where_queries_are_split(spec: PartitionSpec, plans: int, mesh: jax.sharding.Mesh) -> None:
     module = program(hand_written(causal), mesh, spec, drawn())
-    timings = pipeline.partition_module(module, pipeline.Options(machine=EXCHANGED))
+    timings = partitioning.partition_module(module, pipeline.Options(machine=EXCHANGED))
     assert Counter(timing.name for timing in timings)["mesh-spmdization"] == plans
 
 
@@ -80,7 +80,7 @@ def test_keys_that_are_split_are_no_queries(mesh: jax.sharding.Mesh) -> None:
     attention = hand_written(lambda scores: scores)
     rows, keys = (NamedSharding(mesh, PartitionSpec("data", *rest)) for rest in ((), ("model",)))
     jitted = jax.jit(attention, in_shardings=(rows, keys, keys), out_shardings=rows)
-    timings = pipeline.partition_module(
+    timings = partitioning.partition_module(
         formats.unpack(jax.export.export(jitted)(query[:, :1], *cache), context()).module, pipeline.Options(machine=EXCHANGED)
     )
     assert Counter(timing.name for timing in timings)["mesh-spmdization"] == 3
@@ -92,5 +92,5 @@ def test_logits_are_no_scores() -> None:
     rows = NamedSharding(devices, PartitionSpec("data"))
     loss = jax.jit(lambda x, w: jax.nn.logsumexp(x @ w, axis=-1).sum(), in_shardings=(rows, rows))
     module = formats.unpack(jax.export.export(loss)(jnp.ones((16, 8)), jnp.ones((8, 32))), context()).module
-    timings = pipeline.partition_module(module, pipeline.Options(machine=EXCHANGED))
+    timings = partitioning.partition_module(module, pipeline.Options(machine=EXCHANGED))
     assert Counter(timing.name for timing in timings)["mesh-spmdization"] == 3

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-from meshbridge import pipeline
+from meshbridge import pass_names
 from meshbridge.read import formats
 from meshbridge.tools import cli, commands, mesh_opt
 from tests.fuzz import runner, sources, upstream
@@ -35,7 +35,7 @@ def main() -> int:
     """The command; returns the exit status."""
     options = _options()
     # Once, not in every child. The import of `commands` is for that, too: `cli` leaves it to the command that is given.
-    pipeline.registered_passes(), formats.formats(), formats.notations(), commands.OPTIONS
+    pass_names.registered_passes(), formats.formats(), formats.notations(), commands.OPTIONS
     found = sources.collect(options.paths, options.kind or MUTATORS, options.written_as or ())
     random, started = Random(options.seed), time.monotonic()
     ends: Counter[str] = Counter()

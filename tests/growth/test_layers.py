@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from meshbridge import pipeline, resharding
+from meshbridge import pass_names, pipeline, resharding
 from meshbridge.decide.decisions import Decisions
 from meshbridge.ir.mlir import context, walk_all
 from meshbridge.ir.passes import Known
@@ -49,7 +49,7 @@ def _derived(layers: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Counter[str]
         for owner, names in DERIVATIONS.items():
             for name in names:
                 counting(owner, name)
-        pipeline.run((pipeline.make_pass("mesh-spmdization", "boundary=true"),), module, known=known)
+        pipeline.run((pass_names.make_pass("mesh-spmdization", "boundary=true"),), module, known=known)
     return counts, len(walk_all(module))
 
 

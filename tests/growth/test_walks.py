@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from meshbridge import pipeline
+from meshbridge import partitioning, pipeline
 from meshbridge.ir import mlir
 from meshbridge.ir.rewrite import Rewriter
 from meshbridge.read import bytecode, formats
@@ -51,7 +51,7 @@ def walks(count: int, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         patched.setattr(pipeline, "verify", counted_check)
         patched.setattr(pipeline, "VERIFIED", {"annotated": "last", "partitioned": "last"})
         module = formats.read(layers(count).encode(), "a.mlir", mlir.context()).module
-        pipeline.partition_module(module)
+        partitioning.partition_module(module)
     return found
 
 

@@ -14,7 +14,8 @@ from jax.sharding import PartitionSpec as P
 
 import meshbridge
 from meshbridge.ir import mlir
-from meshbridge.pipeline import Options, partition_module
+from meshbridge.partitioning import partition_module
+from meshbridge.pipeline import Options
 from meshbridge.read import formats
 
 ROWS, WORDS = 16, 64

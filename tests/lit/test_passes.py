@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from meshbridge import pipeline
+from meshbridge import pass_names, pipeline
 from meshbridge.cost.communication import communication
 from meshbridge.dialect.assembly import read
 from meshbridge.ir.mlir import context, function_type, ir, main_function
@@ -94,11 +94,11 @@ def results(module: ir.Module, values: list[np.ndarray]) -> list[np.ndarray]:
 def test_a_pass_keeps_the_numbers(name: str, function: str) -> None:
     before, after = program(name, function), program(name, function)
     values = arguments(before)
-    pipeline.run([pipeline.make_pass(name, OPTIONS.get(name, ""))], after)
+    pipeline.run([pass_names.make_pass(name, OPTIONS.get(name, ""))], after)
     once = str(after)
     moved_before, moved_after = communication(before).wire_bytes, communication(after).wire_bytes
     assert moved_after <= moved_before
-    pipeline.run([pipeline.make_pass(name, OPTIONS.get(name, ""))], after)
+    pipeline.run([pass_names.make_pass(name, OPTIONS.get(name, ""))], after)
     assert str(after) == once, "a second run finds more to do"
     for expected, found in zip(results(before, values), results(after, values), strict=True):
         assert expected.dtype == found.dtype

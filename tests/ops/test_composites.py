@@ -14,7 +14,7 @@ from jax import lax
 from jax.sharding import NamedSharding
 
 import meshbridge
-from meshbridge import pipeline
+from meshbridge import partitioning, pipeline
 from meshbridge.ir.mlir import context, parse, walk_all
 from meshbridge.ops import sharding_rules
 from tests.operations.differential import Spec, assert_close, device_mesh, run_sharded
@@ -268,7 +268,7 @@ def program(rule: str = "") -> Any:
 
 def test_rule_that_the_composite_carries() -> None:
     module = program(CARRIED)
-    pipeline.partition_module(module, pipeline.Options(emit="mesh"))
+    partitioning.partition_module(module, pipeline.Options(emit="mesh"))
     names = [op.name for op in walk_all(module)]
     assert names.count("func.func") == 1
     assert [name for name in names if name.startswith("mesh.") and name != "mesh.mesh"] == ["mesh.all_reduce"]
@@ -277,10 +277,10 @@ def test_rule_that_the_composite_carries() -> None:
 def test_stage_between_can_be_continued() -> None:
     """Annotated IR keeps the composite as one op, with its option; partitioning goes on from there."""
     module = program(CARRIED)
-    pipeline.partition_module(module, pipeline.Options(emit="annotated"))
+    partitioning.partition_module(module, pipeline.Options(emit="annotated"))
     (composite,) = [op for op in walk_all(module) if op.name == "stablehlo.composite"]
     assert str(composite.attributes["meshbridge.sharding_option"]) == "#mesh.axisarray<[[0], [1]]>"
-    pipeline.partition_module(module, pipeline.Options(emit="mesh"))
+    partitioning.partition_module(module, pipeline.Options(emit="mesh"))
     assert "stablehlo.composite" not in {op.name for op in walk_all(module)}
 
 
@@ -295,7 +295,7 @@ def test_stage_between_can_be_continued() -> None:
 def test_rules_that_do_not_fit_are_refused(rule: str, message: str) -> None:
     meshbridge.register_sharding_rule("test.sum", rule)
     with pytest.raises(meshbridge.OpError, match=rf":4:8: error: 'stablehlo.composite' op {message}"):
-        pipeline.partition_module(program(), pipeline.Options(emit="mesh"))
+        partitioning.partition_module(program(), pipeline.Options(emit="mesh"))
 
 
 def test_recursion_is_refused() -> None:
@@ -305,12 +305,12 @@ def test_recursion_is_refused() -> None:
     text = TEXT.replace("RULE", "").replace("BODY", body)
     text += f"func.func private @again(%0: tensor<8x16xf32>) -> tensor<8x16xf32> {{ %1 = {body} return %1 : tensor<8x16xf32> }}"
     with pytest.raises(meshbridge.OpError, match="calls @again recursively"):
-        pipeline.partition_module(parse(text, "t.mlir", context()), pipeline.Options(emit="mesh"))
+        partitioning.partition_module(parse(text, "t.mlir", context()), pipeline.Options(emit="mesh"))
 
 
 def test_public_body_goes_too() -> None:
     """It is what the composite does, and no program of its own."""
     text = TEXT.replace("RULE", CARRIED).replace("private ", "").replace("BODY", "stablehlo.negate %0 : tensor<8x16xf32>")
     module = parse(text, "t.mlir", context())
-    pipeline.partition_module(module, pipeline.Options(emit="mesh"))
+    partitioning.partition_module(module, pipeline.Options(emit="mesh"))
     assert [op.name for op in walk_all(module)].count("func.func") == 1

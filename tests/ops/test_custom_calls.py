@@ -23,7 +23,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 import meshbridge
-from meshbridge import pipeline
+from meshbridge import partitioning, pipeline
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.read import formats
@@ -216,7 +216,7 @@ def is_verified(function: Any, *arguments: Any, wrong: Any = None) -> bool:
     source, partitioned = (
         formats.unpack(jax.jit(each), mlir.context(), arguments, platform="cuda").module for each in (function, wrong or function)
     )
-    pipeline.partition_module(partitioned, pipeline.Options(emit="mesh"))
+    partitioning.partition_module(partitioned, pipeline.Options(emit="mesh"))
     return verify(source, partitioned).equal
 
 

@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 
 import meshbridge
-from meshbridge import pipeline
+from meshbridge import partitioning, pipeline
 from meshbridge.ir import mlir
 from tests.operations.differential import Spec, device_mesh, run_sharded
 
@@ -110,4 +110,4 @@ def test_users_without_results_or_tensors(user: str, emit: str) -> None:
     """Whatever reads a partial sum, the program is partitioned and reported."""
     module = mlir.parse(HEAD + user + TAIL, "users.mlir", mlir.context())
     assert meshbridge.report(module).wire_bytes >= 0
-    pipeline.partition_module(module, pipeline.Options(emit=emit))
+    partitioning.partition_module(module, pipeline.Options(emit=emit))

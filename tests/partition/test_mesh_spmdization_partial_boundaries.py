@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import meshbridge
-from meshbridge import pipeline
+from meshbridge import partitioning, pipeline
 from meshbridge.dialect.ops import BOUNDARY_PARTIAL
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
@@ -98,7 +98,7 @@ def test_no_kind_but_sum_is_written_down(place: str, kind: str, decides: bool) -
     """Neither where meshbridge decides nor where it follows annotations."""
     module = _parsed(place, kind)
     if decides:
-        pipeline.partition_module(module, pipeline.Options(emit="mesh"))
+        partitioning.partition_module(module, pipeline.Options(emit="mesh"))
     else:
         pipeline.run([MeshSpmdization(boundary=True)], module)
     assert not _is_partial(module)
@@ -106,5 +106,5 @@ def test_no_kind_but_sum_is_written_down(place: str, kind: str, decides: bool) -
 
 def test_terms_of_a_sum_stay() -> None:
     module = _parsed("a result, where it is defined", "sum")
-    pipeline.partition_module(module, pipeline.Options(emit="mesh"))
+    partitioning.partition_module(module, pipeline.Options(emit="mesh"))
     assert _is_partial(module)

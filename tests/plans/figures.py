@@ -8,16 +8,16 @@ from hashlib import sha256
 from typing import Any
 from unittest.mock import patch
 
-from meshbridge import pipeline
+from meshbridge import partitioning, plan_variants
 from meshbridge.cost.communication import communication
 from meshbridge.cost.memory import memory
 from meshbridge.cost.step import predict
-from meshbridge.cost.ways import Plan, best_plan
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir, main_function
 from meshbridge.ir.passes import Pass
 from meshbridge.partition.mesh_spmdization import MeshSpmdization
+from meshbridge.plan_variants import Plan, best_plan
 from tests.plans.passes import NECESSARY, watched
 from tests.plans.rows import Row
 
@@ -73,8 +73,8 @@ def measure(row: Row, module: ir.Module, without: Collection[str] = ()) -> Figur
     """Plans `module` in place. Raises MeshError where it cannot be planned."""
     watch = _Watch()
     options = row.planned
-    with watched(watch.rewritten, without), patch.object(pipeline, "best_plan", watch.best_plan):
-        pipeline.partition_module(module, options, on_pass=watch.on_pass, on_stage=watch.on_stage)
+    with watched(watch.rewritten, without), patch.object(plan_variants, "best_plan", watch.best_plan):
+        partitioning.partition_module(module, options, on_pass=watch.on_pass, on_stage=watch.on_stage)
     trial, optimised = watch.taken, watch.optimised
     assert trial is not None
     assert optimised is not None

@@ -16,10 +16,9 @@ from meshbridge.collectives import optimize_collectives
 from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
 from meshbridge.collectives.rewriter import MeshPattern, PatternPass
-from meshbridge.cost.ways import Way
 from meshbridge.lowering.lower_collectives import LowerCollectives
 from meshbridge.lowering.wrap_local import WrapLocal
-from meshbridge.pipeline import Options, Pipeline
+from meshbridge.pipeline import Options, Pipeline, PlanVariant
 
 STEPS = {
     "hoist-collectives": "hoist",
@@ -61,8 +60,8 @@ def optional_passes() -> tuple[str, ...]:
 def watched(changed: Callable[[str], None], without: Collection[str] = ()) -> Iterator[None]:
     """Plans are made without some passes inside, and `changed` is told of each pass of `optimize-collectives` that finds work."""
 
-    def build(options: Options = pipeline.DEFAULTS, way: Way | None = None) -> Pipeline:
-        made = _build(options, way)
+    def build(options: Options = pipeline.DEFAULTS, variant: PlanVariant | None = None) -> Pipeline:
+        made = _build(options, variant)
         return Pipeline(
             tuple(replace(stage, passes=tuple(s for s in stage.passes if s.name not in without)) for stage in made.stages)
         )

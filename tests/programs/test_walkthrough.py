@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import meshbridge
-from meshbridge import pipeline
+from meshbridge import partitioning, pipeline
 from meshbridge.cost.communication import communication
 from meshbridge.dialect import assembly
 from meshbridge.ir.mlir import context, ir
@@ -26,7 +26,7 @@ def _module(name: str) -> ir.Module:
 def test_communication_is_the_rfcs(name: str) -> None:
     """One all-gather of the input, one reduce-scatter of the output, nothing else."""
     module = _module(name)
-    pipeline.partition_module(module, pipeline.Options(emit="mesh"))
+    partitioning.partition_module(module, pipeline.Options(emit="mesh"))
     assert [collective.kind for collective in communication(module).collectives] == ["all_gather", "reduce_scatter"]
 
 

@@ -20,7 +20,7 @@ from jax import export
 from jax.sharding import NamedSharding, PartitionSpec
 
 import meshbridge
-from meshbridge import api, pipeline
+from meshbridge import api, partitioning, pipeline
 from meshbridge.analysis import hlo, hlo_communication, hlo_flops
 from meshbridge.cost.communication import communication
 from meshbridge.dialect import assembly
@@ -490,7 +490,7 @@ def test_partition_reports_and_writes_the_same_program(program: Path, tmp_path: 
         if explain:
             partition_and_report(module)
         else:
-            pipeline.partition_module(module)
+            partitioning.partition_module(module)
         assert "contracts a split" not in module.operation.get_asm(enable_debug_info=True)
 
 
@@ -500,7 +500,7 @@ def test_reasons_keep_no_operations_apart(name: str) -> None:
     texts = []
     for explain in (False, True):
         module = formats.unpack(build(name).export(), context()).module
-        pipeline.partition_module(module, pipeline.Options(emit="mesh", explain=explain))
+        partitioning.partition_module(module, pipeline.Options(emit="mesh", explain=explain))
         texts.append(assembly.write(module))
     assert texts[0] == texts[1]
 
@@ -537,11 +537,11 @@ def test_bad_input_is_one_diagnostic(content: bytes, tmp_path: Path, capsys: pyt
 
 def test_a_program_of_replicas_has_no_exported_form(program: Path, tmp_path: Path) -> None:
     module = formats.unpack(export.deserialize(bytearray(program.read_bytes())), context()).module
-    pipeline.partition_module(module, pipeline.Options(emit="local"))
+    partitioning.partition_module(module, pipeline.Options(emit="local"))
     with pytest.raises(MeshError, match="speaks of replicas"):
-        pipeline.partition_module(module)
+        partitioning.partition_module(module)
     with pytest.raises(MeshError, match="partitioned already"):
-        pipeline.partition_module(module, pipeline.Options(emit="annotated"))
+        partitioning.partition_module(module, pipeline.Options(emit="annotated"))
 
 
 def test_sizes_that_only_a_run_knows_count_for_nothing() -> None:

@@ -17,12 +17,12 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import meshbridge
-from meshbridge import MeshError, machines, pipeline, resharding
+from meshbridge import MeshError, machines, partitioning, pipeline, resharding
 from meshbridge.cost.objective import objective
-from meshbridge.cost.ways import Way
 from meshbridge.ir.mlir import context, ir
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.machines import machine
+from meshbridge.pipeline import PlanVariant
 from meshbridge.read import formats
 from meshbridge.resharding.steps import AllGather
 from meshbridge.tools import cli
@@ -129,12 +129,12 @@ def test_the_plan_that_is_taken_is_not_made_again(emit: pipeline.Emit) -> None:
     options = pipeline.Options(emit=emit, machine=NODES, layout="b=infiniband", explain=True)
     program, stages = two_layers(), list[str]()
     module = formats.unpack(program, context()).module
-    timings = pipeline.partition_module(module, options, on_stage=lambda stage, _: stages.append(stage))
+    timings = partitioning.partition_module(module, options, on_stage=lambda stage, _: stages.append(stage))
     names = Counter(timing.name for timing in timings)
     assert names["mesh-spmdization"] == 3
     assert stages == ["source", "annotated", "legal", "optimised", *(["lowered"] if emit != "mesh" else [])]
     again, partitioned = [], set()
-    for way in (Way(NODES), Way("h100"), Way(NODES, hides=True)):
+    for way in (PlanVariant(NODES), PlanVariant("h100"), PlanVariant(NODES, hides=True)):
         again.append(formats.unpack(program, context()).module)
         made = pipeline.build(options, way)
         pipeline.run(made.until("partitioned").passes, again[-1])

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import meshbridge
-from meshbridge import machines, pipeline
+from meshbridge import machines, pass_names, pipeline
 from meshbridge.dialect.assembly import read
 from meshbridge.ir.mlir import context, ir, main_function
 from meshbridge.lowering.lower_collectives import LowerCollectives
@@ -82,7 +82,7 @@ FIRST = int(os.environ.get("MESHBRIDGE_SEED", "0")) if LONG else 0
 
 def test_every_pass_has_a_generator() -> None:
     folders = ("collectives", "overlap", "lowering")
-    passes = {name for name, each in pipeline.registered_passes().items() if each.__module__.split(".")[1] in folders}
+    passes = {name for name, each in pass_names.registered_passes().items() if each.__module__.split(".")[1] in folders}
     assert passes == {*LOCAL, *GLOBAL, *ELSEWHERE}
 
 
@@ -115,7 +115,7 @@ def test_programs_of_one_device(name: str, slow_links: str) -> None:
         pipeline.verify(module)
         source = str(module)
         options = program.options.replace("{slow h100}", slow_links)
-        pipeline.run((pipeline.make_pass(name, options),), module)
+        pipeline.run((pass_names.make_pass(name, options),), module)
         rewritten = [] if str(module) == source else [(name, module)]
         fired += len(rewritten)
         for machine in chosen_machines(seed, slow_links):
@@ -134,7 +134,7 @@ def test_jax_programs(name: str, slow_links: str) -> None:
         program = GLOBAL[name](Random(f"{name}{seed}"))
         module = program.partitioned()
         source = str(module)
-        pipeline.run((pipeline.make_pass(name, program.options),), module)
+        pipeline.run((pass_names.make_pass(name, program.options),), module)
         rewritten = [] if str(module) == source else [(name, module)]
         fired += len(rewritten)
         rewritten += [(machine, program.planned(machine)) for machine in chosen_machines(seed, slow_links)]

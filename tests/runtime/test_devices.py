@@ -76,8 +76,8 @@ def test_partition_and_compile_plan_for_it(running: Any, monkeypatch: pytest.Mon
     running(GPU)
     assert str(meshbridge.partition(program, emit="mesh")) == expected["h100"]
     taken: Counter[str] = Counter()
-    plan = meshbridge.pipeline.partition_module
-    monkeypatch.setattr(meshbridge.pipeline, "partition_module", lambda m, how: (taken.update([how.machine]), plan(m, how)))
+    plan = meshbridge.partitioning.partition_module
+    monkeypatch.setattr(meshbridge.partitioning, "partition_module", lambda m, how: (taken.update([how.machine]), plan(m, how)))
     running()
     monkeypatch.setattr(devices, "of", lambda some: devices.Chosen({"cpu": "h100"}[some[0].platform]))
     meshbridge.compile(exported("cpu"))
@@ -87,13 +87,13 @@ def test_partition_and_compile_plan_for_it(running: Any, monkeypatch: pytest.Mon
 def test_the_plan_is_for_the_options_that_it_is_compiled_under(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are given by name are beside XLA's defaults. What `partition` and `report` give others compile."""
     program, planned = exported("cpu"), list[str]()
-    plan = meshbridge.pipeline.partition_module
+    plan = meshbridge.partitioning.partition_module
 
     def noting(module: Any, how: Any, **observers: Any) -> Any:
         planned.append(how.compiler_options)
         return plan(module, how, **observers)
 
-    monkeypatch.setattr(meshbridge.pipeline, "partition_module", noting)
+    monkeypatch.setattr(meshbridge.partitioning, "partition_module", noting)
     meshbridge.compile(program)
     meshbridge.compile(program, compiler_options="default")
     meshbridge.compile(program, compiler_options={"xla_disable_all_hlo_passes": True})

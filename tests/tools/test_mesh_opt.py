@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from meshbridge import pipeline
+from meshbridge import pass_names, pipeline
 from meshbridge.ir.mlir import MeshError
 from meshbridge.lowering.lower_collectives import LowerCollectives
 from meshbridge.tools import expectations, mesh_opt
@@ -16,7 +16,7 @@ def test_every_pass_is_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     """Runs each pass alone, by its name, over a program that gives it nothing to do."""
     program = tmp_path / "input"
     program.write_text("mesh.mesh @mesh(shape = 2)\nfunc.func @main() { return }")
-    known = pipeline.registered_passes()
+    known = pass_names.registered_passes()
     assert {"sharding-propagation", "mesh-spmdization", "lower-collectives", "inline-calls"} <= set(known)
     for name in known:
         assert mesh_opt.main([str(program), f"--{name}"]) == 0, capsys.readouterr().err
@@ -28,22 +28,22 @@ def test_help_names_passes_and_options(capsys: pytest.CaptureFixture[str]) -> No
         mesh_opt.main(["--help"])
     assert ended.value.code == 0
     printed = capsys.readouterr().out
-    for name in pipeline.registered_passes():
+    for name in pass_names.registered_passes():
         assert f"--{name}" in printed
     assert "form: default exported" in printed
 
 
 def test_pipeline_text() -> None:
-    steps = pipeline.parse_pipeline("builtin.module(inline-calls, lower-collectives{form=local replica-groups=mesh-axes})")
+    steps = pass_names.parse_pipeline("builtin.module(inline-calls, lower-collectives{form=local replica-groups=mesh-axes})")
     assert [step.name for step in steps] == ["inline-calls", "lower-collectives"]
     assert steps[1] == LowerCollectives(form="local", replica_groups="mesh-axes")
-    assert pipeline.parse_pipeline("") == ()
+    assert pass_names.parse_pipeline("") == ()
 
 
 @pytest.mark.parametrize("text", ["a b", "inline-calls{", "builtin.module(inline-calls))", "inline-calls;cse", "{}"])
 def test_malformed_pipeline_text(text: str) -> None:
     with pytest.raises(MeshError, match="error: expected 'pass' or "):
-        pipeline.parse_pipeline(text)
+        pass_names.parse_pipeline(text)
 
 
 def test_stages_that_can_be_emitted_extend_each_other() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshbridge import pipeline
+from meshbridge import partitioning
 from meshbridge.dialect import assembly
 from meshbridge.ir import mlir
 from meshbridge.read import formats
@@ -51,7 +51,7 @@ def test_maxima_over_devices(kind: str, least: str, greatest: str, op: str) -> N
     text = REDUCTION.replace("KIND", kind).replace("OP", op).replace("INIT", init)
     source = assembly.read(text, "reduction.mlir", mlir.context())
     partitioned = formats.copy_module(source)
-    pipeline.partition_module(partitioned)
+    partitioning.partition_module(partitioned)
     names = {each.name for each in mlir.walk_all(partitioned)}
     assert "stablehlo.bitcast_convert" in names  # the way that the test is about
     assert verify(source, partitioned).equal

@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from meshbridge import pipeline
+from meshbridge import partitioning, pipeline
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.read import formats
@@ -28,7 +28,7 @@ def programs(mesh: jax.sharding.Mesh) -> tuple[ir.Module, ir.Module]:
     exported = jax.export.export(jitted)(jnp.zeros((2, 64)), jnp.zeros((64, 3)))
     source = formats.unpack(exported, mlir.context()).module
     partitioned = formats.copy_module(source)
-    pipeline.partition_module(partitioned, pipeline.Options(collectives="off"))
+    partitioning.partition_module(partitioned, pipeline.Options(collectives="off"))
     return source, partitioned
 
 
@@ -74,7 +74,7 @@ def maxima(mesh: jax.sharding.Mesh) -> tuple[ir.Module, ir.Module]:
     jitted = jax.jit(function, in_shardings=shardings[:1], out_shardings=shardings[1])
     source = formats.unpack(jax.export.export(jitted)(jnp.zeros((16, 6))), mlir.context()).module
     partitioned = formats.copy_module(source)
-    pipeline.partition_module(partitioned, pipeline.Options(collectives="off"))
+    partitioning.partition_module(partitioned, pipeline.Options(collectives="off"))
     return source, partitioned
 
 
@@ -104,7 +104,7 @@ def test_a_maximum_that_takes_negative_numbers_backwards_is_found(mesh: jax.shar
     jitted = jax.jit(function, in_shardings=(NamedSharding(mesh, P((first, second), None)), NamedSharding(mesh, P())))
     source = formats.unpack(jax.export.export(jitted)(jnp.zeros((64, 8)), jnp.zeros((8, 8))), mlir.context()).module
     partitioned = formats.copy_module(source)
-    pipeline.partition_module(partitioned)
+    partitioning.partition_module(partitioned)
     assert verify(source, partitioned).equal
     for op in [op for op in mlir.walk_all(partitioned) if op.name == "stablehlo.xor"]:
         op.results[0].replace_all_uses_with(op.operands[0])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from jax.sharding import AbstractMesh, AxisType
 
 import meshbridge
-from meshbridge import pipeline
+from meshbridge import partitioning
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass
@@ -85,6 +85,6 @@ def test_every_pass_keeps_the_meaning(name: str) -> None:
                 assert verify(program, changed, runs=1).equal, f"{step.name}: {drawn}"
 
         last = [mlir.to_bytecode(program)]
-        pipeline.partition_module(formats.copy_module(program), on_pass=check)
+        partitioning.partition_module(formats.copy_module(program), on_pass=check)
 
     run()

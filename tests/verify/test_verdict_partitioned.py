@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from meshbridge import pipeline
+from meshbridge import partitioning, pipeline
 from meshbridge.dialect import assembly
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
@@ -39,7 +39,7 @@ def quickly(names: Iterable[str], quick: tuple[str, ...], *others: pytest.MarkDe
 
 def partitioned(source: ir.Module, emit: str = "exported") -> ir.Module:
     copy = formats.copy_module(source)
-    pipeline.partition_module(copy, pipeline.Options(emit=emit))
+    partitioning.partition_module(copy, pipeline.Options(emit=emit))
     return copy
 
 
@@ -77,7 +77,7 @@ def test_every_stage(name: str) -> None:
     def check(step: Pass, changed: ir.Module) -> None:
         verdicts[step.name] = verify(source, changed, runs=1).equal
 
-    pipeline.partition_module(module, on_pass=check)
+    partitioning.partition_module(module, on_pass=check)
     assert {"import-shardings", "mesh-spmdization", "optimize-collectives", "lower-collectives", "wrap-local"} <= set(verdicts)
     assert not [step for step, equal in verdicts.items() if not equal]
 

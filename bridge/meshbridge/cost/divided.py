@@ -1,7 +1,7 @@
 """What it saves to divide a product and a collective beside it into pieces, so that one hides the other.
 
 All times are seconds, of the predicted step before the division (`cost.step`). What is saved is counted from the least time that
-differs from that (`EQUAL`).
+differs from that (`MARGIN`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import NamedTuple
 from meshbridge.cost.collective_ops import issued_kind
 from meshbridge.cost.fusion import VIEWS, Fusion
 from meshbridge.cost.seconds import Time, op_time
-from meshbridge.cost.step import Run, collective_times, runs
-from meshbridge.cost.ways import EQUAL
+from meshbridge.cost.step import MARGIN, Run, collective_times, runs
 from meshbridge.ir.builder import op_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir
@@ -150,7 +149,7 @@ class Prices:
         sooner = busy * (pieces - 1) / pieces  # than all of it, the first piece is there
         later = (pieces - 1) * time.latency
         after = max(max(waited - sooner, 0.0) + computing, waited + later + computing / pieces)
-        return (waited + computing) / EQUAL - after
+        return (waited + computing) / MARGIN - after
 
     def scattered_in_steps(self, scatter: ir.Operation, computing: float, step: float, count: int) -> float:
         """What is saved where a reduce-scatter of products that take `computing`, or that half of an all-reduce, becomes `count`
@@ -160,7 +159,7 @@ class Prices:
             return 0.0
         time, part = self.times[scatter], 0.5 if kind == "all_reduce" else 1.0
         travel = 2 * time.latency + part * sum(time.busy.values()) / (count - 1)
-        return (part * time.seconds + computing) / EQUAL - (step + (count - 1) * max(step, travel))
+        return (part * time.seconds + computing) / MARGIN - (step + (count - 1) * max(step, travel))
 
     def scattered_beside(self, scatter: ir.Operation, count: int, ways: int, behind: Iterable[ir.Operation]) -> float:
         """What is saved where the sums of `count` blocks travel, in so many ways, instead of a reduce-scatter, while the device
@@ -174,7 +173,7 @@ class Prices:
         for op in {scatter, *reduced, *behind}:
             if self._is_load(op) and op.block == scatter.block and self.start(op) >= began:
                 computing, sending = computing - self._load(op)[0], sending - self._load(op)[1]
-        return time.seconds / EQUAL - max(travel - max(computing - sending, 0.0), 0.0)
+        return time.seconds / MARGIN - max(travel - max(computing - sending, 0.0), 0.0)
 
     def _loads(self, block: ir.Block) -> _Loads:
         if block not in self._known_loads:

@@ -31,6 +31,13 @@ from meshbridge.machines.target import Target
 COMPUTE, MEMORY, LOOPS = "compute", "memory", "loops"
 """Resources of a device, and what slices of whole loops have instead of one. Other resources are links."""
 
+MARGIN = 1.01
+"""Predicted seconds that differ by less say nothing: of such plans the one is taken that sends least, where the seconds in which
+the device waits for bytes count as if it sent so many more.
+
+Measured on the programs of `testdata/realistic`, 93 plans for three targets: with 1 nine send up to 7 % more for a step that is
+up to 0.6 % shorter."""
+
 
 @dataclass(frozen=True)
 class Slice:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import jaxlib.version
 
-from meshbridge import pipeline
+from meshbridge import partitioning, pipeline
 from meshbridge.cost.objective import UNNAMED, device
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
@@ -45,23 +45,23 @@ class CacheWarning(UserWarning):
 
 
 def partition_module(module: ir.Module, options: pipeline.Options) -> None:
-    """`pipeline.partition_module`, or what it has left of the same module before, if a folder for that is named.
+    """`partitioning.partition_module`, or what it has left of the same module before, if a folder for that is named.
 
     Raises MeshError with a located diagnostic. Warns by CacheWarning of an entry that is damaged, and of a folder that cannot be
     written to.
     """
     folder = os.environ.get(VARIABLE)
     if not folder:
-        pipeline.partition_module(module, options)
+        partitioning.partition_module(module, options)
         return
     entry = Path(folder) / f"{_key(module, options)}{_SUFFIX}"
     if (kept := _load(entry, module.context)) is not None:
         _log.info("a plan of %s", entry)
         formats.replace_content(module, kept)
         return
-    with pipeline.one_at_a_time(), warnings.catch_warnings(record=True) as said:
+    with partitioning.one_at_a_time(), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        pipeline.partition_module(module, options)
+        partitioning.partition_module(module, options)
     for each in said:
         warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
     if not said:  # what is kept warns of nothing

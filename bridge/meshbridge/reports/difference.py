@@ -17,7 +17,8 @@ from meshbridge.cost.by_module import ModuleTraffic
 from meshbridge.cost.communication import Collective
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.ops.reasons import OWN
-from meshbridge.pipeline import Options, partition_module
+from meshbridge.partitioning import partition_module
+from meshbridge.pipeline import Options
 from meshbridge.read.formats import copy_module
 from meshbridge.reports.changes import SIDES, spec_of
 from meshbridge.reports.difference_table import difference_table

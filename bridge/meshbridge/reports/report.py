@@ -25,7 +25,8 @@ from meshbridge.ir.mlir import MeshError, entries, function_type, ir, main_funct
 from meshbridge.ir.sharding import Mesh
 from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import Target
-from meshbridge.pipeline import DEFAULTS, OnStage, Options, Timing, partition_module
+from meshbridge.partitioning import partition_module
+from meshbridge.pipeline import DEFAULTS, OnStage, Options, Timing
 from meshbridge.reports.tables import By, remarks_on, report_table
 
 SCHEMA = 1

@@ -17,7 +17,8 @@ from meshbridge.dialect.names import names_in
 from meshbridge.ir.locations import SourceLocation, user_line
 from meshbridge.ir.mlir import MeshError, ir, main_function
 from meshbridge.ir.sharding import Mesh
-from meshbridge.pipeline import OnStage, Options, Timing, partition_module
+from meshbridge.partitioning import partition_module
+from meshbridge.pipeline import OnStage, Options, Timing
 from meshbridge.read.formats import copy_module
 from meshbridge.reports.changes import (
     SIDES,

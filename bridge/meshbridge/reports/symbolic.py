@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from meshbridge.analysis.executions import executed, is_unknown_loop
 from meshbridge.cost.communication import communicating, wire_bytes_on
-from meshbridge.cost.ways import UNLIMITED
+from meshbridge.cost.memory_limit import UNLIMITED
 from meshbridge.decide.decisions import Decisions
 from meshbridge.decide.transplant import UnlikeProgramError, transplanted, uneven_places
 from meshbridge.dialect.attributes import integers, integers_attr

@@ -30,7 +30,8 @@ from meshbridge.ir.elements import type_bytes
 from meshbridge.ir.locations import SourceLocation, is_repeated, trail_at
 from meshbridge.ir.mlir import MANUAL, MeshError, ir, main_function, walk
 from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding
-from meshbridge.pipeline import Options, Pipeline, build, partition_module, run
+from meshbridge.partitioning import partition_module
+from meshbridge.pipeline import Options, Pipeline, build, run
 from meshbridge.read.formats import copy_module
 from meshbridge.search.boundary import Boundary, Named, named_axes, partition_spec, pasted, split_along
 from meshbridge.search.clock import Clock

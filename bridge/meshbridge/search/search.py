@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, count
 
-from meshbridge.cost.ways import UNLIMITED
+from meshbridge.cost.memory_limit import UNLIMITED
 from meshbridge.dialect import build as make
 from meshbridge.dialect import reannotate
 from meshbridge.dialect.module_mesh import find_mesh, is_partitioned, mesh_ops, named_meshes

@@ -9,14 +9,16 @@ from heapq import nsmallest
 from math import inf
 from typing import NamedTuple
 
+from meshbridge.cost.memory_limit import UNLIMITED, does_not_fit
 from meshbridge.cost.objective import objective
-from meshbridge.cost.ways import FACTORS, UNLIMITED, Way, does_not_fit
 from meshbridge.decide.choice import pricing_of
 from meshbridge.decide.graph import Graph, Tensor
 from meshbridge.dialect.names import Names, names_of
 from meshbridge.ir.mlir import MeshError, ir, main_function
 from meshbridge.ir.sharding import Mesh
 from meshbridge.machines.machine import Machine
+from meshbridge.pipeline import PlanVariant
+from meshbridge.plan_variants import FACTORS
 from meshbridge.resharding import Work
 from meshbridge.search.asked import Asked, Leaves
 from meshbridge.search.boundary import LEFT_OPEN, Boundary, boundary_of, sharded_as
@@ -109,7 +111,7 @@ class Seeking:
     solving_seconds: float = 0.0
     plans: dict[Boundary, _Refined] = field(default_factory=dict)
     "By the boundaries that have been met, what they are those of."
-    way: Way | None = None
+    way: PlanVariant | None = None
     "In which plans are tried: of those that there are, at first the one that suits the first plan best."
     met: set[Boundary] = field(default_factory=set)
     "What has been tried in it."
@@ -280,7 +282,7 @@ class Seeking:
     def _boundary(self, tensors: Sequence[Tensor]) -> Boundary:
         return boundary_of(self.free.graph, self.free.unfolded(tensors), self.pairs)
 
-    def _attempt(self, boundary: Boundary, way: Way) -> Trial | None:
+    def _attempt(self, boundary: Boundary, way: PlanVariant) -> Trial | None:
         began = self.asked.clock()
         found = attempt(self.legal, boundary, replace(self.asked.options, memory_limit=UNLIMITED), way)
         self.slowest = max(self.slowest, self.asked.clock() - began)

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from meshbridge.cost.communication import communication
 from meshbridge.cost.memory import memory
 from meshbridge.cost.step import predict
-from meshbridge.cost.ways import Way
 from meshbridge.decide.graph import Graph
 from meshbridge.decide.open_inside import closes_inside
 from meshbridge.decide.split_queries import has_scores
 from meshbridge.ir.mlir import MeshError, ir, main_function
-from meshbridge.pipeline import Options, opened, partition_module, plan_in, ring_ways
+from meshbridge.partitioning import partition_module
+from meshbridge.pipeline import Options, PlanVariant
+from meshbridge.plan_variants import open_variants, plan_in, ring_variants
 from meshbridge.read.formats import copy_module
 from meshbridge.search.boundary import Boundary
 
@@ -27,19 +28,19 @@ class Trial:
     exposed_seconds: float
     wire_bytes: float
     peak_bytes: float
-    way: Way | None
+    way: PlanVariant | None
     "In which it was planned; None as users get it."
 
 
-def ways(options: Options, graph: Graph) -> tuple[Way, ...]:
+def ways(options: Options, graph: Graph) -> tuple[PlanVariant, ...]:
     """Ways in which users may get a plan of the program, of which one is better for one, and another for the next."""
     assert options.target is not None
-    plain = Way(options.target.device), Way(options.machine, hides=True)
-    rings = ring_ways(options) if has_scores(graph) else ()
-    return *plain, *rings, *(opened(plain, options) if closes_inside(graph) else ())
+    plain = PlanVariant(options.target.device), PlanVariant(options.machine, hides=True)
+    rings = ring_variants(options) if has_scores(graph) else ()
+    return *plain, *rings, *(open_variants(plain, options) if closes_inside(graph) else ())
 
 
-def attempt(legal: ir.Module, boundary: Boundary, options: Options, way: Way | None) -> tuple[Trial, ir.Module] | None:
+def attempt(legal: ir.Module, boundary: Boundary, options: Options, way: PlanVariant | None) -> tuple[Trial, ir.Module] | None:
     """What comes of a legal program with these shardings, and one device's program of it, planned in this way, or, for three
     times as long, as users get it. None where it cannot be partitioned so, or not within the options' limit of memory, and where
     the way has no plan of its own."""
@@ -55,7 +56,7 @@ def attempt(legal: ir.Module, boundary: Boundary, options: Options, way: Way | N
     return Trial(boundary, step.seconds, step.exposed_seconds, communication(module).wire_bytes, peak, way), module
 
 
-def planned(legal: ir.Module, boundary: Boundary, options: Options, way: Way | None) -> ir.Module:
+def planned(legal: ir.Module, boundary: Boundary, options: Options, way: PlanVariant | None) -> ir.Module:
     """One device's program, in this way or as users get it. Raises MeshError where it cannot be partitioned so, and where the
     way has no plan of its own."""
     module = copy_module(legal)

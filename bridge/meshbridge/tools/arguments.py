@@ -61,7 +61,7 @@ def add_memory_limit(parser: console.Parser, *also: str) -> None:
 
 
 def _memory(text: str) -> str:
-    from meshbridge.cost.ways import UNLIMITED, bytes_in
+    from meshbridge.cost.memory_limit import UNLIMITED, bytes_in
 
     with refusing("memory-limit is "):
         if text != UNLIMITED:

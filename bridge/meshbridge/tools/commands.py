@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import get_args
 
-from meshbridge import conversion, pipeline
+from meshbridge import conversion, partitioning, pipeline
 from meshbridge.cost.objective import UNNAMED
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir.mlir import MeshError
@@ -197,7 +197,7 @@ def partition(options: argparse.Namespace) -> int:
             if options.report:
                 found, timings = partition_and_report(program.module, how, on_stage=_reached(steps))
             else:
-                found, timings = None, pipeline.partition_module(program.module, how, on_stage=_reached(steps))
+                found, timings = None, partitioning.partition_module(program.module, how, on_stage=_reached(steps))
             data = _content(program, how, options.output)
     files.write_bytes(options.output, data)
     if found is not None:  # beside a program on standard output, the report would spoil it

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
-from meshbridge import pipeline
+from meshbridge import pass_names, pipeline
 from meshbridge.decide.mutation_script import read_mutations
 from meshbridge.decide.mutations import Mutation
 from meshbridge.dialect import assembly
@@ -60,7 +60,7 @@ def _steps(flags: Sequence[Pass], options: argparse.Namespace) -> tuple[Pass, ..
     if flags:
         raise console.UsageError("mesh-opt: error: pass flags and --pass-pipeline exclude each other")
     with _usage():
-        return pipeline.parse_pipeline(options.pass_pipeline)
+        return pass_names.parse_pipeline(options.pass_pipeline)
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def _check(options: argparse.Namespace) -> None:
         raise console.UsageError(f"mesh-opt: error: {found}")
     for when in ("before", "after"):
         for name in filter(None, vars(options)[f"mlir_print_ir_{when}"].split(",")):
-            if name not in pipeline.passes_by_any_name():
+            if name not in pass_names.passes_by_any_name():
                 raise console.UsageError(f"mesh-opt: error: --mlir-print-ir-{when}: unknown pass '{name}'")
     values = {f"--{name.replace('_', '-')}": value not in (None, False, "") for name, value in vars(options).items()}
     texts = [f"--{name.replace('_', '-')}" for name in _TEXT_OPTIONS]
@@ -119,14 +119,14 @@ _UNSPLIT = "on a binary output, which holds one module"
 
 def _pass_flags(argv: Sequence[str]) -> tuple[list[Pass], list[str]]:
     """Takes the flags that name a pass, `--name` or `--name=option=value`, out of the command line, in order."""
-    known = pipeline.passes_by_any_name()
+    known = pass_names.passes_by_any_name()
     steps: list[Pass] = []
     rest: list[str] = []
     for argument in argv:
         name, _, options = argument.lstrip("-").partition("=")
         if argument.startswith("-") and name in known:
             with _usage():
-                steps.append(pipeline.make_pass(name, options.strip("{}")))
+                steps.append(pass_names.make_pass(name, options.strip("{}")))
         else:
             # LLVM's tools take one dash for two: `-split-input-file`.
             one_dash = len(argument) > 2 and argument[0] == "-" and argument[1].isalpha()
@@ -143,7 +143,7 @@ def _parser() -> console.Parser:
         allow_abbrev=False,
     )
     parser.add_version()
-    parser.add_completion({f"--{name}": _summary(step) for name, step in pipeline.registered_passes().items()})
+    parser.add_completion({f"--{name}": _summary(step) for name, step in pass_names.registered_passes().items()})
     add = parser.add_argument
     add("input", nargs="?", default="-", help="a file, or - for standard input (the default)")
     add("-o", dest="output", default="-", help="a file, or - for standard output (the default)")
@@ -198,7 +198,7 @@ def _summary(step: type[Pass]) -> str:
 
 def _pass_help() -> str:
     lines = ["passes, each a flag (--name, --name=option=value):"]
-    for name, step in pipeline.registered_passes().items():
+    for name, step in pass_names.registered_passes().items():
         lines.append(f"  --{name}" + (f" (also {', '.join(f'--{other}' for other in step.also)})" if step.also else ""))
         lines.append(f"      {_summary(step)}")
         lines += [f"      {field.name}: default {field.default}" for field in fields(step())]  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from meshbridge import conversion, pipeline
+from meshbridge import conversion, partitioning, pipeline
 from meshbridge.read import files, formats
 from meshbridge.search import shapes
 from meshbridge.search.asked import Asked, Fixed
@@ -99,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
             data[options.annotated] = formats.choose(sharded, options.annotated).serialize()
         if options.output is not None:
             how = pipeline.Options(machine=plan.machine, layout=options.layout, memory_limit=options.memory_limit)
-            pipeline.partition_module(sharded.module, how)
+            partitioning.partition_module(sharded.module, how)
             data[options.output] = formats.choose(sharded.planned(how), options.output).serialize()
     for path, content in data.items():
         files.write_bytes(path, content)

@@ -7,7 +7,7 @@ import json
 import sys
 from dataclasses import asdict
 
-from meshbridge import pipeline
+from meshbridge import partitioning
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         if options.partitioned is None:
             partitioned = formats.copy_module(source)
             with files.about(files.display_name(options.input)):
-                pipeline.partition_module(partitioned)
+                partitioning.partition_module(partitioned)
         else:
             partitioned = _read_partitioned(source, options)
         steps.done(_PARTITIONING)
@@ -103,7 +103,7 @@ def _after_each_pass(source: ir.Module, options: argparse.Namespace) -> int:
                 _print(verdict, False)
 
     with files.about(files.display_name(options.input)):
-        pipeline.partition_module(module, on_pass=check)
+        partitioning.partition_module(module, on_pass=check)
     equal = all(entry["equal"] for entry in passes)
     if options.json:
         console.say(json.dumps({"equal": equal, "passes": passes}, indent=2))

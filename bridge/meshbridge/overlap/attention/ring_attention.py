@@ -10,8 +10,7 @@ from typing import ClassVar
 from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.cost.memory import memory
 from meshbridge.cost.objective import device
-from meshbridge.cost.step import step_seconds
-from meshbridge.cost.ways import EQUAL
+from meshbridge.cost.step import MARGIN, step_seconds
 from meshbridge.ir.mlir import MeshError, ir, main_function
 from meshbridge.ir.passes import Pass, register
 from meshbridge.machines.machine import OptionSet
@@ -123,7 +122,7 @@ class RingAttention(Pass):
             paying = [
                 (after, copy)
                 for after, copy in timed
-                if (self.faster and after * EQUAL < seconds) or self._saves_memory(module, copy)
+                if (self.faster and after * MARGIN < seconds) or self._saves_memory(module, copy)
             ]
             if paying:
                 seconds, copy = min(paying, key=lambda each: each[0])

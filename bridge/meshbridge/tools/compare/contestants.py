@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from meshbridge import conversion, pipeline
+from meshbridge import conversion, partitioning, pipeline
 from meshbridge.ir.mlir import ir
 from meshbridge.machines.machine import OptionSet
 from meshbridge.read import formats
@@ -29,7 +29,7 @@ class Contestant:
 
 def _ours(module: ir.Module, machine: str, compiler_options: OptionSet) -> ir.Module:
     """Partitioned: nothing is left for XLA's partitioner to decide."""
-    pipeline.partition_module(module, pipeline.Options(machine=machine, compiler_options=compiler_options))
+    partitioning.partition_module(module, pipeline.Options(machine=machine, compiler_options=compiler_options))
     return module
 
 

@@ -1,0 +1,116 @@
+"""Passes by their names, and pipelines of passes as text."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from functools import cache
+from typing import Any, get_args, get_type_hints
+
+from meshbridge.ir.mlir import MeshError
+from meshbridge.ir.passes import PASSES, Pass
+
+PASSES_IN = ("read", "legalize", "decide", "partition", "collectives", "overlap", "lowering", "upstream")
+"""The folders that hold passes."""
+
+
+@cache
+def registered_passes() -> dict[str, type[Pass]]:
+    """Every pass by name: each file of a folder of PASSES_IN registers its own."""
+    for folder in PASSES_IN:
+        package = importlib.import_module(f"meshbridge.{folder}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    return dict(sorted(PASSES.items()))
+
+
+@cache
+def passes_by_any_name() -> dict[str, type[Pass]]:
+    """Every pass by its name and by those that LLVM has for it."""
+    passes = registered_passes()
+    return {other: step for step in passes.values() for other in step.also} | passes
+
+
+_PASS = re.compile(r"\s*([\w-]+)\s*(?:\{([^{}]*)\})?\s*(?:,|$)")
+_FUNCTION_PIPELINE = re.compile(r"\s*func\.func\s*\(([^()]*)\)\s*(?:,|$)")
+
+
+def parse_pipeline(text: str) -> tuple[Pass, ...]:
+    """`a,b{option=value other=value}`, bare or within `builtin.module(…)`, as mlir-opt writes pipelines.
+
+    `func.func(a,b)` is `a,b`: every pass here runs on the module and finds its functions itself.
+    Raises MeshError for an unknown pass or option.
+    """
+    inner = re.fullmatch(r"\s*builtin\.module\s*\((.*)\)\s*", text, re.S)
+    return tuple(make_pass(name, options) for name, options in _entries(inner.group(1) if inner else text))
+
+
+def _entries(text: str) -> Iterator[tuple[str, str]]:
+    position = 0
+    while position < len(text):
+        if nested := _FUNCTION_PIPELINE.match(text, position):
+            yield from _entries(nested.group(1))
+            position = nested.end()
+            continue
+        found = _PASS.match(text, position)
+        if found is None:
+            raise MeshError(f"error: expected 'pass' or 'pass{{option=value}}' in pass pipeline, found '{text[position:]}'")
+        yield found.group(1), found.group(2) or ""
+        position = found.end()
+
+
+def make_pass(name: str, options: str = "") -> Pass:
+    """The pass `name` with `options` as `option=value` pairs separated by spaces.
+
+    Raises MeshError for an unknown pass, an unknown option, or a value that is not one of the option's.
+    """
+    known = passes_by_any_name()
+    if name not in known:
+        raise MeshError(f"error: unknown pass '{name}', expected one of {', '.join(sorted(known))}")
+    step = known[name]()
+    for entry in options.split():
+        option, equals, value = entry.partition("=")
+        if step.main_option and option.replace("-", "_") not in step.__dataclass_fields__:  # type: ignore[attr-defined]
+            option, equals, value = step.main_option, "=", entry
+        step = _with_option(step, option, value if equals else "true")
+    return step
+
+
+def _with_option(step: Pass, option: str, text: str) -> Pass:
+    """`step` with one option set from its text; dashes and underscores in option names are the same."""
+    instance: Any = step
+    key = option.replace("-", "_")
+    names = [field.name for field in fields(instance)]
+    if key not in names:
+        known = f"expected one of {', '.join(names)}" if names else "it has none"
+        raise MeshError(f"error: pass '{step.name}' has no option '{option}', {known}")
+    kind = get_type_hints(type(step))[key]
+    try:
+        changed: Pass = replace(instance, **{key: _value(kind, text)})
+    except MeshError:
+        raise
+    except (KeyError, ValueError):
+        raise MeshError(f"error: option '{option}' of pass '{step.name}' cannot be '{text}', {_expectation(kind)}") from None
+    return changed
+
+
+_BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
+
+
+def _value(kind: Any, text: str) -> object:
+    if kind is bool:
+        return _BOOLEANS[text]
+    if choices := get_args(kind):
+        return {str(choice): choice for choice in choices}[text]
+    return kind(text)
+
+
+def _expectation(kind: Any) -> str:
+    if kind is bool:
+        return "expected true or false"
+    if choices := get_args(kind):
+        return f"expected one of {', '.join(map(str, choices))}"
+    return f"expected {kind.__name__}"

@@ -1,0 +1,193 @@
+"""The variants in which a program is planned, and the choice among their plans: prices are not all that a step takes, and memory
+has a limit."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from math import inf
+from typing import NamedTuple
+
+from meshbridge import pipeline
+from meshbridge.cost.communication import communication
+from meshbridge.cost.memory import memory
+from meshbridge.cost.memory_limit import does_not_fit, misfit
+from meshbridge.cost.objective import opens, rings
+from meshbridge.cost.step import MARGIN, predict
+from meshbridge.decide.decisions import Decisions
+from meshbridge.ir import mlir
+from meshbridge.ir.errors import MemoryWarning
+from meshbridge.ir.mlir import MeshError, ir, main_function
+from meshbridge.ir.passes import Known
+from meshbridge.machines.target import Target
+from meshbridge.pipeline import OnPass, Options, PlanVariant, Timing
+from meshbridge.read.formats import copy_module
+
+FACTORS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0)
+"""How many times what the machine says memory may cost more, for the sake of a limit. Each is one partitioning."""
+
+WORTH_OPENING = 1.02
+"""A plan in which constraints inside are open is taken where the best one in which they hold as they are written takes so many
+times its seconds: what is written counts for more than a doubtful gain."""
+
+
+def plan_variants(options: Options) -> tuple[PlanVariant, ...]:
+    """The variants whose plans are compared under these options."""
+    if options.target is None:
+        return (PlanVariant(options.machine),)
+    as_written = (
+        PlanVariant(
+            options.target.device
+        ),  # all links alike: prices of links mislead where a plan is not the one that they promise
+        PlanVariant(options.machine),
+        PlanVariant(options.machine, hides=True),
+    )
+    return (*as_written, *ring_variants(options), *open_variants(as_written, options))
+
+
+def ring_variants(options: Options) -> tuple[PlanVariant, ...]:
+    """The variant in which attention is planned for rings, on machines that have such."""
+    has_rings = options.collectives == "on" and rings(options.machine, options.compiler_options)
+    return (PlanVariant(options.machine, hides=True, keeps_queries=True),) if has_rings else ()
+
+
+def open_variants(variants: Iterable[PlanVariant], options: Options) -> tuple[PlanVariant, ...]:
+    """The same variants with constraints on intermediates as a minimum, on machines for which the planner may split further."""
+    may_open = options.inside == "open" and opens(options.machine)
+    return tuple(variant._replace(inside_open=True) for variant in variants) if may_open else ()
+
+
+class Plan(NamedTuple):
+    """A program that is planned in some variant."""
+
+    variant: PlanVariant
+    module: ir.Module
+    "One device's program."
+
+
+def best_plan(
+    variants: Sequence[PlanVariant], target: Target | None, limit: float, planned: Callable[[PlanVariant], ir.Module | None]
+) -> Plan:
+    """The plan of the `variants` with the shortest predicted step on the `target`; without one, that of the first variant. Memory
+    is priced at the least of FACTORS at which a plan needs no more than `limit` bytes. `planned` gives None for a variant without
+    a plan of its own.
+
+    Raises MeshError where none does: by how much the one that needs least misses it, and for which tensors.
+    """
+    least: tuple[float, ir.Module] | None = None
+    for factor in FACTORS:
+        fitting: list[Plan] = []
+        for variant in (variant._replace(memory_factor=factor) for variant in variants):
+            if (module := planned(variant)) is None:
+                continue
+            needed = memory(main_function(module)).peak if limit < inf else 0.0
+            if needed <= limit:
+                fitting.append(Plan(variant, module))
+            elif least is None or needed < least[0]:
+                least = needed, module
+        if fitting:
+            return _fastest(fitting, target)
+    assert least is not None
+    raise does_not_fit(least[1], limit)
+
+
+def _fastest(plans: Sequence[Plan], target: Target | None) -> Plan:
+    if target is None:
+        return plans[0]
+    try:
+        steps = [predict(plan.module, target) for plan in plans]
+    except MeshError:  # the report says what its prediction stumbles over
+        return plans[0]
+    worth = admitted([plan.variant for plan in plans], [step.seconds for step in steps])
+    longest = MARGIN * min(steps[number].seconds for number in worth)
+    equal = [number for number in worth if steps[number].seconds <= longest]
+    if len(equal) == 1:
+        return plans[equal[0]]
+    sent = {number: communication(plans[number].module).wire_bytes for number in equal}
+    least = min(equal, key=lambda number: sent[number])
+    seconds_per_byte = steps[least].communication_seconds / sent[least] if sent[least] else 0.0
+    return plans[min(equal, key=lambda number: seconds_per_byte * sent[number] + steps[number].exposed_seconds)]
+
+
+def admitted(variants: Sequence[PlanVariant], seconds: Sequence[float]) -> list[int]:
+    """The numbers of the plans that may be taken: those in which constraints inside are open only where that pays."""
+    written = min((each for variant, each in zip(variants, seconds, strict=True) if not variant.inside_open), default=inf)
+    return [
+        number for number, variant in enumerate(variants) if not variant.inside_open or WORTH_OPENING * seconds[number] <= written
+    ]
+
+
+def best_plan_of(legal: ir.Module, options: Options, timings: list[Timing], on_pass: OnPass | None) -> Plan:
+    """The best plan of a `legal` module among `plan_variants(options)`. Adds to the `timings`, and repeats the warnings of that
+    plan. Raises MeshError if no plan keeps the memory limit that the user has written."""
+    said, seen = dict[PlanVariant, list[warnings.WarningMessage]](), set[bytes]()
+
+    def planned(variant: PlanVariant) -> ir.Module | None:
+        copy = copy_module(legal)
+        with warnings.catch_warnings(record=True) as said[variant]:
+            warnings.simplefilter("always")
+            return copy if plan_in(copy, _in_mesh(options), variant, timings, seen=seen, on_pass=on_pass) else None
+
+    plan = best_plan(plan_variants(options), options.target, options.written_limit, planned)
+    fitting = fitting_plan(plan.module, legal, options, timings, on_pass)
+    if fitting is not None:
+        return fitting
+    for each in said[plan.variant]:
+        warnings.warn(each.message, stacklevel=2)
+    return plan
+
+
+def _in_mesh(options: Options) -> Options:
+    """The same options for one device's program on the mesh dialect, in which plans are compared."""
+    return replace(options, emit="mesh", stablehlo_version=None, ops=())
+
+
+def fitting_plan(
+    planned: ir.Module, legal: ir.Module, options: Options, timings: list[Timing], on_pass: OnPass | None
+) -> Plan | None:
+    """The best plan that needs no more memory than a device of the machine has, where the one that is `planned` needs more; None
+    where that fits, and where no plan does, of which it warns. None is sought where arguments and results alone are too large,
+    or where the plan under the highest price of memory is."""
+    limit = options.implied_limit
+    needed = memory(main_function(planned)) if limit < inf else None
+    if needed is None or needed.peak <= limit:
+        return None
+    limited = replace(options, memory_limit=limit)
+    if needed.peak - needed.temporaries <= limit:
+        frugal = copy_module(legal)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a plan that nobody gets
+            plan_in(frugal, _in_mesh(limited), PlanVariant(options.machine, memory_factor=FACTORS[-1]), timings, on_pass=on_pass)
+        if memory(main_function(frugal)).peak <= limit:
+            return best_plan_of(legal, limited, timings, on_pass)
+    text = misfit(planned, limit).replace("the limit of", f"'{options.machine}' has,")
+    warnings.warn(f"warning: {text}; memory-limit 'none' plans as if it fitted", MemoryWarning, stacklevel=2)
+    return None
+
+
+def plan_in(
+    module: ir.Module,
+    options: Options,
+    variant: PlanVariant,
+    timings: list[Timing] | None = None,
+    *,
+    seen: set[bytes] | None = None,
+    on_pass: OnPass | None = None,
+) -> bool:
+    """Partitions a legal `module` in place by one variant, to the form that the options name, and adds the time of each pass to
+    `timings`. Returns False if the variant has no plan of its own, or one whose hash is among those `seen` of others; else adds
+    the hash. Raises MeshError with a located diagnostic."""
+    known = Known()
+    for stage in pipeline.build(options, variant).starting_at("legal").stages:
+        took = pipeline.run(stage.passes, module, verified="none", known=known, on_pass=on_pass)
+        if timings is not None:
+            timings += took
+        if stage.name == "decided" and not known[Decisions].is_own:
+            return False
+        if stage.name == "partitioned" and seen is not None:
+            if (plan := sha256(mlir.to_bytecode(module)).digest()) in seen:
+                return False
+            seen.add(plan)
+    return True
