@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, cast, get_args, get_origin, get_type_hin
 from meshbridge.collectives.broadcast_in_loops import BroadcastInLoops
 from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
+from meshbridge.collectives.raise_collectives import RaiseCollectives
 from meshbridge.collectives.reduction_move_up import ReductionMoveUp
 from meshbridge.collectives.update_whole import UpdateWhole
 from meshbridge.cost.memory_limit import UNLIMITED, bytes_in
@@ -220,7 +221,7 @@ def build(options: Options = DEFAULTS, variant: PlanVariant | None = None) -> Pi
     update = UpdateWhole(copied_bytes(options.machine))
     move_up = ReductionMoveUp(transposes=not arranges(options.machine))
     behind = (move_up, BroadcastInLoops(), *((update,) if update.least < inf else ()), *_overlap(options))
-    shorten = (optimize, *behind) if options.collectives == "on" else (BroadcastInLoops(),)
+    raised, shorten = ((RaiseCollectives(),), (optimize, *behind)) if options.collectives == "on" else ((), (BroadcastInLoops(),))
     decide = ShardingRefinement(
         machine=variant.machine,
         layout=options.layout,
@@ -247,8 +248,8 @@ def build(options: Options = DEFAULTS, variant: PlanVariant | None = None) -> Pi
         )
         stages += [
             Stage("partitioned", (partition,)),
-            # Gathers of one value that several readers wanted become one.
-            Stage("optimised", (Simplify(), *shorten)),
+            # Gathers of one value that several readers wanted become one, those that the program has of its own among them.
+            Stage("optimised", (*raised, Simplify(), *shorten)),
         ]
     if options.emit in get_args(Form):
         spelling = "dense" if options.stablehlo_version else options.replica_groups

@@ -13,7 +13,6 @@ import numpy as np
 from meshbridge.collectives.independent import Candidate, Replacement, independent, replace
 from meshbridge.collectives.permute_plans import Edges, Exchange, Launch, Moves, Permute, Planner
 from meshbridge.collectives.rewriter import MeshRewriter
-from meshbridge.cost.communication import device_table, positions_of
 from meshbridge.cost.objective import UNNAMED, device, objective
 from meshbridge.cost.permutes import permute_time
 from meshbridge.cost.seconds import collective_time
@@ -21,6 +20,7 @@ from meshbridge.dialect import build
 from meshbridge.dialect.ops import CollectiveOpView, PermuteOp, ShiftOp
 from meshbridge.dialect.signature import shape_of as type_shape
 from meshbridge.ir.builder import Builder, Shape, element_of, shape_of, tensor
+from meshbridge.ir.device_lists import device_table, positions_of
 from meshbridge.ir.digits import Numbers, axis_digits, group_index, group_size, groups_along
 from meshbridge.ir.elements import is_bytewise, type_bytes
 from meshbridge.ir.groups import Groups, lists_devices, lists_shifted, rotated, shifted

@@ -8,10 +8,10 @@ from math import prod
 
 import numpy as np
 
-from meshbridge.cost.communication import device_table, positions_of
 from meshbridge.cost.permutes import permute_time, shift_time
 from meshbridge.cost.seconds import Time, collective_time
 from meshbridge.dialect.ops import AllToAllOp, PermuteOp, ShiftOp, UpdateHaloOp
+from meshbridge.ir.device_lists import device_table, positions_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Axes, Mesh

@@ -20,6 +20,7 @@ from meshbridge.analysis.ring import WIRE_BYTES
 from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.dialect.ops import CollectiveOpView, PermuteOp, ShiftOp, UpdateHaloOp
 from meshbridge.ir.builder import element_of
+from meshbridge.ir.device_lists import axes_within, device_table, positions_of
 from meshbridge.ir.digits import axes_of, group_size, groups_along
 from meshbridge.ir.elements import element_bytes, tensor_bytes
 from meshbridge.ir.groups import read_digits, read_groups
@@ -225,40 +226,14 @@ def _grouped(groups: ir.Attribute, mesh: Mesh) -> tuple[Axes, int]:
     """The mesh axes of device groups, and the devices of one. Raises MeshError for groups along axes that `mesh` has not."""
     if not isinstance(groups, ir.DenseElementsAttr) and (digits := read_digits(groups, mesh)) is not None:
         axes = axes_of(mesh, digits)
-        return _axes_within(groups_along(mesh, digits), mesh) if axes is None else axes, group_size(digits)
+        return axes_within(positions_of(groups_along(mesh, digits), mesh), mesh) if axes is None else axes, group_size(digits)
     table = device_table(groups) if isinstance(groups, ir.DenseElementsAttr) else read_groups(groups, mesh)
     if table is None:
         raise MeshError(f"error: expected device groups along axes of @{mesh.name}, found {groups}")
-    return _axes_within(table, mesh), table.shape[1]
+    return axes_within(positions_of(table, mesh), mesh), table.shape[1]
 
 
 def _moved(pairs: ir.Attribute, mesh: Mesh) -> tuple[Axes, float]:
     """The mesh axes along which a permute sends, and the share of all devices that send to another one."""
     table = device_table(pairs)
-    return _axes_within(table, mesh), float((table[:, 0] != table[:, 1]).sum()) / mesh.size
-
-
-def device_table(listed: ir.Attribute) -> np.ndarray:
-    """Device ids, one row for each group or pair."""
-    found = np.array(ir.DenseIntElementsAttr(listed))
-    return found.reshape(found.shape[0], -1) if found.size else np.zeros((0, 2), np.int64)
-
-
-def _axes_within(groups: np.ndarray, mesh: Mesh) -> Axes:
-    """The mesh axes along which the devices of a row differ, the one that changes slowest first."""
-    if not groups.size:
-        return ()
-    coordinates = np.array(np.unravel_index(positions_of(groups, mesh), mesh.shape))
-    differs = (coordinates != coordinates[:, :, :1]).any(axis=1)
-    changing = [axis for axis in range(mesh.rank) if differs[axis].any()]
-    return tuple(sorted(changing, key=lambda axis: -int(differs[axis].argmax())))
-
-
-def positions_of(devices: np.ndarray, mesh: Mesh) -> np.ndarray:
-    """The positions on the mesh, row by row, of devices of these ids."""
-    if not mesh.device_ids:
-        return devices
-    of_device = np.empty(mesh.size, np.int64)
-    of_device[np.array(mesh.device_ids)] = np.arange(mesh.size)
-    found: np.ndarray = of_device[devices]
-    return found
+    return axes_within(positions_of(table, mesh), mesh), float((table[:, 0] != table[:, 1]).sum()) / mesh.size

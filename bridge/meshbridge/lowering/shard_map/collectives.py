@@ -6,11 +6,9 @@ A sum of bits is their "or". JAX has no product over devices, which is one of wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import permutations
 
 import numpy as np
 
-from meshbridge.cost.communication import device_table, positions_of
 from meshbridge.dialect.ops import (
     AllGatherOp,
     AllReduceOp,
@@ -22,11 +20,11 @@ from meshbridge.dialect.ops import (
     ShiftOp,
 )
 from meshbridge.ir.builder import element_of, shape_of
+from meshbridge.ir.device_lists import axes_along, device_table, group_positions, positions_of
 from meshbridge.ir.digits import axis_digits, groups_along
-from meshbridge.ir.groups import read_groups, rotated, shifted
+from meshbridge.ir.groups import rotated, shifted
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.ordered import is_orderable
-from meshbridge.ir.sharding import Axes
 from meshbridge.lowering.exchanges import clamps_start
 from meshbridge.lowering.shard_map.code import Code, call, infix, keywords, list_of, literal, method
 from meshbridge.lowering.shard_map.elementwise import is_bit
@@ -178,33 +176,13 @@ Grouped = tuple[Code, Code | None]
 
 def _groups(op: ir.Operation, scope: Scope) -> Grouped:
     """Who takes part in a collective of StableHLO's."""
-    mesh = scope.script.mesh
-    attr = op.attributes["replica_groups"]
-    listed = device_table(attr) if isinstance(attr, ir.DenseElementsAttr) else read_groups(attr, mesh)
-    if listed is None or (listed < 0).any():
+    mesh, attr = scope.script.mesh, op.attributes["replica_groups"]
+    positions = group_positions(attr, mesh)
+    if positions is None:
         raise scope.error(op, f"has device groups that are not along the mesh, {attr}")
-    positions = positions_of(listed, mesh)
-    if (axes := _axes_along(positions, scope)) is not None:
+    if axes := axes_along(positions, mesh):
         return scope.axes(axes), None
     return scope.all_axes(), literal(positions.tolist())
-
-
-_MOST_AXES = 6
-"""Axes of which all orders are tried."""
-
-
-def _axes_along(groups: np.ndarray, scope: Scope) -> Axes | None:
-    """The axes along which groups lie, members in order; None where there are none such."""
-    mesh = scope.script.mesh
-    coordinates = np.array(np.unravel_index(groups, mesh.shape))
-    differing = [axis for axis in range(mesh.rank) if (coordinates[axis] != coordinates[axis][:, :1]).any()]
-    if not differing or len(differing) > _MOST_AXES:
-        return None
-    wanted = {tuple(row) for row in groups.tolist()}
-    for axes in permutations(differing):
-        if {tuple(row) for row in groups_along(mesh, axis_digits(mesh, axes)).tolist()} == wanted:
-            return axes
-    return None
 
 
 @writes("all_gather")

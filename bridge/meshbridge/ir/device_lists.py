@@ -1,0 +1,56 @@
+"""Devices that a collective of StableHLO lists, as positions on a mesh, and the axes along which its groups lie."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meshbridge.ir.digits import Numbers, axis_digits, groups_along
+from meshbridge.ir.groups import read_groups
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.sharding import Axes, Mesh
+
+
+def device_table(listed: ir.Attribute) -> Numbers:
+    """Device ids, one row for each group or pair."""
+    found = np.array(ir.DenseIntElementsAttr(listed))
+    return found.reshape(found.shape[0], -1) if found.size else np.zeros((0, 2), np.int64)
+
+
+def positions_of(devices: Numbers, mesh: Mesh) -> Numbers:
+    """The positions on the mesh, row by row, of devices of these ids."""
+    if not mesh.device_ids:
+        return devices
+    of_device = np.empty(mesh.size, np.int64)
+    of_device[np.array(mesh.device_ids)] = np.arange(mesh.size)
+    found: Numbers = of_device[devices]
+    return found
+
+
+def group_positions(groups: ir.Attribute, mesh: Mesh) -> Numbers | None:
+    """The positions of the members of each group of `replica_groups`, one row for each; None for groups along axes that `mesh`
+    has not, for groups of different sizes, and for devices that it has not."""
+    listed = device_table(groups) if isinstance(groups, ir.DenseElementsAttr) else read_groups(groups, mesh)
+    if listed is None or (listed < 0).any() or (listed >= mesh.size).any():
+        return None
+    return positions_of(listed, mesh)
+
+
+def axes_within(positions: Numbers, mesh: Mesh) -> Axes:
+    """The mesh axes along which the devices of a row differ, the one that changes slowest first."""
+    if not positions.size:
+        return ()
+    coordinates = np.array(np.unravel_index(positions, mesh.shape))
+    differs = (coordinates != coordinates[:, :, :1]).any(axis=1)
+    changing = [axis for axis in range(mesh.rank) if differs[axis].any()]
+    return tuple(sorted(changing, key=lambda axis: -int(differs[axis].argmax())))
+
+
+def axes_along(positions: Numbers, mesh: Mesh) -> Axes | None:
+    """The mesh axes of which these are the groups, outer first, members in their order; None where there are none such, as of
+    groups that divide an axis. Groups of one device lie along no axis."""
+    axes = axes_within(positions, mesh)
+    expected = groups_along(mesh, axis_digits(mesh, axes))
+    if positions.shape != expected.shape:
+        return None
+    by_first = positions[np.argsort(positions[:, 0])]
+    return axes if np.array_equal(by_first, expected[np.argsort(expected[:, 0])]) else None
