@@ -26,14 +26,12 @@ class RaiseCollectives(Pass):
     Input:   %0 = "stablehlo.all_reduce"(%x) <{replica_groups = dense<[[0, 2], [1, 3]]>, use_global_device_ids, …}> ({
                … stablehlo.add …
              }) : (tensor<4xf32>) -> tensor<4xf32>
-             %1 = stablehlo.convert %0 : tensor<4xf32>
     Output:  %0 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
 
     Users write them in manual computations (`jax.shard_map`), which are inlined when a program is partitioned. What follows makes
     one collective of those that stood on both sides of the border: a reduce-scatter of a `psum` whose result is resharded, or one
     all-reduce of two over different axes. `all_reduce`, `all_gather`, `reduce_scatter` and `all_to_all` are raised; groups that
-    divide an axis and reductions by other bodies than one op stay as they are. Conversions to the type that a value has, which
-    stand at such borders, go.
+    divide an axis and reductions by other bodies than one op stay as they are.
     """
 
     name: ClassVar[str] = "raise-collectives"
@@ -41,17 +39,9 @@ class RaiseCollectives(Pass):
     def run(self, module: ir.Module) -> bool:
         """Raises OpError where the program is on several meshes."""
         found = [op for op in find(module.operation, _RAISED) if _numbers_partitions(op)]
-        unchanged = [op for op in find(module.operation, [_CONVERT]) if op.operands[0].type == op.results[0].type]
         mesh = find_mesh(module) if found else None
         with module.context, ir.Location.unknown():
-            raised = mesh is not None and any([_raise(op, mesh) for op in found])
-            for op in unchanged:
-                op.results[0].replace_all_uses_with(op.operands[0])
-                op.erase()
-        return raised or bool(unchanged)
-
-
-_CONVERT = "stablehlo.convert"
+            return mesh is not None and any([_raise(op, mesh) for op in found])
 
 
 def _numbers_partitions(op: ir.Operation) -> bool:

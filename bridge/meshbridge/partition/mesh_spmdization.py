@@ -24,7 +24,7 @@ from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.names import names_in
 from meshbridge.dialect.ops import GATHERED, MANUAL_AXES, OPTION
-from meshbridge.ir.builder import Builder
+from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.mlir import BARRIER, COMPOSITE, MANUAL, OpError, function_type, ir, unwrap, walk, walk_all
 from meshbridge.ir.passes import Known, Pass, register
 from meshbridge.ir.sharding import Axes, Sharding, replicated
@@ -99,6 +99,8 @@ class MeshSpmdization(Pass):
                 partitioner.run(boundary=self.boundary or self.materialized)
                 if self.materialized:
                     set_results(function.function, partitioner.at)
+                else:
+                    partitioner.erase_borders()
             erase_unused(module, bodies)
 
 
@@ -139,6 +141,8 @@ class _FunctionPartitioner:
         "By the identity of their decision, as layers that repeat share theirs."
         self._annotations: list[ir.Operation] = []
         self._inliner = Inliner({}, {})
+        self._borders: list[ir.Operation] = []
+        "The ends of manual computations: ops that give what stands there another sharding, and compute nothing."
         self.at = SpmdProgram(self.mesh, self.block)
         self.at.resharding = resharding
 
@@ -165,6 +169,12 @@ class _FunctionPartitioner:
         inputs = [argument.type for argument in self.block.arguments]
         outputs = [value.type for value in ops[-1].operands]
         self.function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, outputs))
+
+    def erase_borders(self) -> None:
+        """Takes out what has told a value inside of a manual computation from the same value outside, once all are partitioned."""
+        for op in self._borders:
+            op.results[0].replace_all_uses_with(op.operands[0])
+            op.erase()
 
     def _replicated(self, value: ir.Value) -> Sharding:
         return replicated(self.mesh, len(self.at.global_shape(value)))
@@ -382,6 +392,7 @@ class _FunctionPartitioner:
             if target is not None:  # a value of its own: outside, the same shard is a shard of something larger
                 held = replace(target, partial_axes=tuple(axis for axis in target.partial_axes if axis in manual))
                 value = self.at.adopt(emit.value("convert", value.type, [value]), self.at.global_shape(result), held)
+                self._borders.append(op_of(value))
             result.replace_all_uses_with(value)
         op.erase()
 
