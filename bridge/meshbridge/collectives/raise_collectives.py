@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from meshbridge.analysis.device_numbers import DeviceNumbers, axes_numbered
+from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect import build
 from meshbridge.dialect.module_mesh import find_mesh
-from meshbridge.ir.builder import Builder, element_of, shape_of
+from meshbridge.dialect.ops import AllReduceOp
+from meshbridge.ir.builder import Builder, Shape, element_of, shape_of
 from meshbridge.ir.device_lists import axes_along, group_positions
 from meshbridge.ir.mlir import find, ir, stablehlo
 from meshbridge.ir.passes import Pass, register
@@ -26,12 +29,17 @@ class RaiseCollectives(Pass):
     Input:   %0 = "stablehlo.all_reduce"(%x) <{replica_groups = dense<[[0, 2], [1, 3]]>, use_global_device_ids, …}> ({
                … stablehlo.add …
              }) : (tensor<4xf32>) -> tensor<4xf32>
+             %1 = stablehlo.partition_id : tensor<ui32>
+             %2 = stablehlo.dynamic_slice %0, (%1 / 2 * 2), sizes = [2] : (tensor<4xf32>, tensor<ui32>) -> tensor<2xf32>
     Output:  %0 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
+             %2 = mesh.all_slice %0 on @m mesh_axes = [0] slice_axis = 0 : tensor<4xf32> -> tensor<2xf32>
 
     Users write them in manual computations (`jax.shard_map`), which are inlined when a program is partitioned. What follows makes
     one collective of those that stood on both sides of the border: a reduce-scatter of a `psum` whose result is resharded, or one
     all-reduce of two over different axes. `all_reduce`, `all_gather`, `reduce_scatter` and `all_to_all` are raised; groups that
-    divide an axis and reductions by other bodies than one op stay as they are.
+    divide an axis and reductions by other bodies than one op stay as they are. A `dynamic_slice` at a device's number
+    (`lax.axis_index`) is the piece of that device, and a sum of what each device has written at its number, beside zeros, is an
+    all-gather.
     """
 
     name: ClassVar[str] = "raise-collectives"
@@ -39,9 +47,20 @@ class RaiseCollectives(Pass):
     def run(self, module: ir.Module) -> bool:
         """Raises OpError where the program is on several meshes."""
         found = [op for op in find(module.operation, _RAISED) if _numbers_partitions(op)]
-        mesh = find_mesh(module) if found else None
+        numbered = any(True for _ in find(module.operation, ["stablehlo.partition_id"]))
+        mesh = find_mesh(module) if found or numbered else None
+        if mesh is None:
+            return False
         with module.context, ir.Location.unknown():
-            return mesh is not None and any([_raise(op, mesh) for op in found])
+            changed = any([_raise(op, mesh) for op in found])
+            if numbered:
+                numbers = DeviceNumbers(mesh)
+                changed |= any([_raise_slice(op, numbers) for op in find(module.operation, [_SLICE])])
+                changed |= any([_gather_placed(op, numbers) for op in find(module.operation, [_UPDATE])])
+            return changed
+
+
+_SLICE, _UPDATE = "stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"
 
 
 def _numbers_partitions(op: ir.Operation) -> bool:
@@ -120,3 +139,51 @@ def _reduction(op: ir.Operation) -> str:
 
 def _integer(op: ir.Operation, name: str) -> int:
     return int(ir.IntegerAttr(op.attributes[name]).value)
+
+
+def _raise_slice(op: ir.Operation, numbers: DeviceNumbers) -> bool:
+    """Makes a `dynamic_slice` an `all_slice`, if each device takes its piece of one dimension."""
+    whole, starts = op.operands[0], list(op.operands)[1:]
+    found = _own_piece(shape_of(whole), shape_of(op.results[0]), starts, numbers)
+    if found is None:
+        return False
+    dim, axes = found
+    piece = build.all_slice(whole, numbers.mesh, mesh_axes=axes, slice_axis=dim, at=Builder.before(op))
+    op.results[0].replace_all_uses_with(piece)
+    op.erase()
+    return True
+
+
+def _gather_placed(op: ir.Operation, numbers: DeviceNumbers) -> bool:
+    """Makes an all-gather of the sum over devices, which alone reads `op`, of pieces that each writes at its number into zeros.
+    Over the axes that pieces are not numbered along, they are added up before."""
+    whole, piece, *starts = op.operands
+    users = [use.owner.operation for use in op.results[0].uses]
+    if len(users) != 1 or users[0].name != AllReduceOp.OPERATION_NAME or not is_splat(whole, 0):
+        return False
+    total, mesh = AllReduceOp(users[0]), numbers.mesh
+    found = _own_piece(shape_of(whole), shape_of(piece), starts, numbers)
+    if found is None or total.reduction != "sum" or not set(found[1]) <= set(total.mesh_axes):
+        return False
+    dim, axes = found
+    left, at = [axis for axis in total.mesh_axes if axis not in axes], Builder.before(users[0])
+    if left:
+        piece = build.all_reduce(piece, mesh, mesh_axes=left, at=at)
+    total.operation.results[0].replace_all_uses_with(build.all_gather(piece, mesh, mesh_axes=axes, gather_axis=dim, at=at))
+    users[0].erase()
+    op.erase()
+    return True
+
+
+def _own_piece(whole: Shape, piece: Shape, starts: Sequence[ir.Value], numbers: DeviceNumbers) -> tuple[int, Axes] | None:
+    """The one dimension of which each device has its piece, and the axes along which devices are numbered for that."""
+    cut = [dim for dim, sizes in enumerate(zip(whole, piece, strict=True)) if sizes[0] != sizes[1]]
+    if len(cut) != 1 or DYNAMIC in (*whole, *piece) or not piece[cut[0]]:
+        return None
+    (dim,) = cut
+    start, size = numbers.of(starts[dim]), piece[dim]
+    if start is None or whole[dim] % size or (start % size).any():
+        return None
+    mesh, number = numbers.mesh, np.clip(start, 0, whole[dim] - size) // size
+    axes = axes_numbered(number, mesh)
+    return (dim, axes) if axes and mesh.group_size(axes) * size == whole[dim] else None

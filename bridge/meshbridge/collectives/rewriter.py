@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import ClassVar, TypeVar
 
+from meshbridge.analysis.device_numbers import DeviceNumbers
 from meshbridge.analysis.known_values import Splat, known
 from meshbridge.dialect.attributes import axis_array, integers
 from meshbridge.dialect.module_mesh import declared_meshes
@@ -79,7 +80,8 @@ class MeshRewriter(Rewriter):
 
     def is_uniform(self, value: ir.Value, mesh: str, axes: Axes) -> bool:
         """Whether all devices of a group along `axes` surely hold the same: constants, what is reduced or gathered over them,
-        arguments that are not split along them, what is computed from these alone, and what loops carry of such."""
+        arguments that are not split along them, numbers of devices along other axes, what is computed from these alone, and what
+        loops carry of such."""
         seen, waiting = {value}, [value]
         while waiting:
             needed = self._same_if(waiting.pop(), mesh, axes)
@@ -94,7 +96,7 @@ class MeshRewriter(Rewriter):
         op = defining_op(value)
         if op is None:
             return () if is_replicated_argument(value, mesh, axes) else _carried(value)
-        if op.name in CONSTANTS:
+        if op.name in CONSTANTS or (mesh in self.meshes and DeviceNumbers(self.meshes[mesh]).is_same(value, axes)):
             return ()
         if op.name in _PURE:
             return op.operands

@@ -1,0 +1,156 @@
+"""Scalars that follow from a device's number alone, as `lax.axis_index` and what is computed of it: their values on every device.
+
+    %0 = stablehlo.partition_id : tensor<ui32>            [0, 1, 2, 3, 4, 5, 6, 7]  on a mesh of 4x2
+    %1 = stablehlo.divide %0, (2 : tensor<ui32>)          [0, 0, 1, 1, 2, 2, 3, 3]  numbers devices along axis 0
+    %2 = stablehlo.multiply %1, (16 : tensor<ui32>)       [0, 0, 16, 16, 32, 32, 48, 48]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from meshbridge.analysis.known_values import Iota, Splat, integer_bounds, known
+from meshbridge.dialect.ops import AllSliceOp
+from meshbridge.ir.digits import Numbers, axis_digits, group_index
+from meshbridge.ir.mlir import comparison_direction, ir
+from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
+
+_DEPTH = 32
+"""How many operations in a row are looked through. Not measured: a bound on time and recursion."""
+
+_LARGEST = 2**31
+"""Of numbers below this, products are exact in 64 bits."""
+
+
+class DeviceNumbers:
+    """Values of scalars on the devices of a mesh, in a program that runs on each of them."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self._found: dict[ir.Value, Numbers | None] = {}
+
+    def of(self, value: ir.Value, depth: int = _DEPTH) -> Numbers | None:
+        """The one integer, or bit, that `value` holds on each device, by the positions of these on the mesh; None where it does
+        not follow from their numbers."""
+        if value in self._found:
+            return self._found[value]
+        owner = value.owner
+        if isinstance(owner, ir.Block) or depth == 0 or not _is_integer(value):
+            return None
+        found = self._computed(owner.operation, value, depth)
+        if found is not None and not _fits(found, value):
+            found = None
+        self._found[value] = found
+        return found
+
+    def is_same(self, value: ir.Value, axes: Axes) -> bool:
+        """Whether `value` surely is the same on all devices of a group along `axes`."""
+        if DYNAMIC in self.mesh.shape or (numbers := self.of(value)) is None:
+            return False
+        whole = numbers.reshape(self.mesh.shape)
+        return all(bool((whole == whole.take([0], axis)).all()) for axis in axes)
+
+    def _computed(self, op: ir.Operation, value: ir.Value, depth: int) -> Numbers | None:
+        everywhere = np.arange(self.mesh.size)
+        if op.name == "stablehlo.partition_id":
+            return np.array(self.mesh.device_ids, np.int64) if self.mesh.device_ids else everywhere
+        if op.name == AllSliceOp.OPERATION_NAME:
+            view, whole = AllSliceOp(op), known(op.operands[0])
+            if view.mesh != self.mesh.name or not isinstance(whole, Iota) or whole.dim != view.slice_axis:
+                return None
+            return whole.start + whole.step * group_index(axis_digits(self.mesh, view.mesh_axes), everywhere)
+        constant = known(value)
+        if isinstance(constant, Splat):
+            return np.full(self.mesh.size, int(constant.number)) if abs(constant.number) < _LARGEST else None
+        rule = _RULES.get(op.name)
+        if rule is None:
+            return None
+        operands = []
+        for operand in op.operands:
+            if (numbers := self.of(operand, depth - 1)) is None:
+                return None
+            operands.append(numbers)
+        return rule(op, *operands)
+
+
+def axes_numbered(numbers: Numbers, mesh: Mesh) -> Axes:
+    """The axes, outer first, of which each device has its number in its group; none for any other numbers."""
+    whole = numbers.reshape(mesh.shape)
+    first = whole[(0,) * mesh.rank]
+    steps = {axis: int(whole.take(1, axis)[(0,) * (mesh.rank - 1)] - first) for axis, size in enumerate(mesh.shape) if size > 1}
+    axes = tuple(sorted((axis for axis, step in steps.items() if step > 0), key=lambda axis: -steps[axis]))
+    return axes if np.array_equal(group_index(axis_digits(mesh, axes), np.arange(mesh.size)), numbers) else ()
+
+
+def _is_integer(value: ir.Value) -> bool:
+    """Whether `value` is one integer or bit."""
+    type_ = value.type
+    if not isinstance(type_, ir.RankedTensorType) or any(size != 1 for size in type_.shape):
+        return False
+    return isinstance(type_.element_type, ir.IntegerType)
+
+
+def _fits(numbers: Numbers, value: ir.Value) -> bool:
+    low, high = integer_bounds(ir.RankedTensorType(value.type).element_type) or (0, 1)
+    return bool(max(low, -_LARGEST) <= numbers.min() and numbers.max() <= min(high, _LARGEST))
+
+
+_Rule = Callable[..., "Numbers | None"]
+
+
+def _same(op: ir.Operation, operand: Numbers) -> Numbers:
+    return operand
+
+
+def _combined(combine: Callable[[Numbers, Numbers], Numbers]) -> _Rule:
+    return lambda op, left, right: combine(left, right)
+
+
+def _divided(op: ir.Operation, left: Numbers, right: Numbers) -> Numbers | None:
+    """Rounded towards zero."""
+    return None if (right == 0).any() else (left - np.fmod(left, right)) // right
+
+
+def _remainder(op: ir.Operation, left: Numbers, right: Numbers) -> Numbers | None:
+    """Of the sign of what is divided."""
+    return None if (right == 0).any() else np.fmod(left, right)
+
+
+_COMPARISONS: dict[str, Callable[[Numbers, Numbers], Numbers]] = {
+    "EQ": np.equal,
+    "NE": np.not_equal,
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+}
+
+
+def _compared(op: ir.Operation, left: Numbers, right: Numbers) -> Numbers:
+    return _COMPARISONS[comparison_direction(op)](left, right).astype(np.int64)
+
+
+def _selected(op: ir.Operation, which: Numbers, on_true: Numbers, on_false: Numbers) -> Numbers:
+    return np.where(which != 0, on_true, on_false)
+
+
+def _clamped(op: ir.Operation, low: Numbers, value: Numbers, high: Numbers) -> Numbers:
+    return np.minimum(np.maximum(value, low), high)
+
+
+_RULES: dict[str, _Rule] = {
+    **dict.fromkeys(("stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape"), _same),
+    "stablehlo.add": _combined(np.add),
+    "stablehlo.subtract": _combined(np.subtract),
+    "stablehlo.multiply": _combined(np.multiply),
+    "stablehlo.divide": _divided,
+    "stablehlo.remainder": _remainder,
+    "stablehlo.maximum": _combined(np.maximum),
+    "stablehlo.minimum": _combined(np.minimum),
+    "stablehlo.compare": _compared,
+    "stablehlo.select": _selected,
+    "stablehlo.clamp": _clamped,
+}
+"""By op, its one number on each device, given those of its operands. A number that its type does not hold counts as unknown."""
