@@ -1,8 +1,8 @@
 """Scalars that follow from a device's number alone, as `lax.axis_index` and what is computed of it: their values on every device.
 
-    %0 = stablehlo.partition_id : tensor<ui32>            [0, 1, 2, 3, 4, 5, 6, 7]  on a mesh of 4x2
-    %1 = stablehlo.divide %0, (2 : tensor<ui32>)          [0, 0, 1, 1, 2, 2, 3, 3]  numbers devices along axis 0
-    %2 = stablehlo.multiply %1, (16 : tensor<ui32>)       [0, 0, 16, 16, 32, 32, 48, 48]
+%0 = stablehlo.partition_id : tensor<ui32>            [0, 1, 2, 3, 4, 5, 6, 7]  on a mesh of 4x2
+%1 = stablehlo.divide %0, (2 : tensor<ui32>)          [0, 0, 1, 1, 2, 2, 3, 3]  numbers devices along axis 0
+%2 = stablehlo.multiply %1, (16 : tensor<ui32>)       [0, 0, 16, 16, 32, 32, 48, 48]
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ class DeviceNumbers:
 def axes_numbered(numbers: Numbers, mesh: Mesh) -> Axes:
     """The axes, outer first, of which each device has its number in its group; none for any other numbers."""
     whole = numbers.reshape(mesh.shape)
-    first = whole[(0,) * mesh.rank]
-    steps = {axis: int(whole.take(1, axis)[(0,) * (mesh.rank - 1)] - first) for axis, size in enumerate(mesh.shape) if size > 1}
+    origin = [0] * mesh.rank
+    next_along = {axis: tuple(origin[:axis] + [1] + origin[axis + 1 :]) for axis, size in enumerate(mesh.shape) if size > 1}
+    steps = {axis: int(whole[place]) - int(whole[tuple(origin)]) for axis, place in next_along.items()}
     axes = tuple(sorted((axis for axis, step in steps.items() if step > 0), key=lambda axis: -steps[axis]))
     return axes if np.array_equal(group_index(axis_digits(mesh, axes), np.arange(mesh.size)), numbers) else ()
 

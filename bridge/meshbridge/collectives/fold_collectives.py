@@ -10,6 +10,7 @@ from meshbridge.dialect import build
 from meshbridge.dialect.constraints import is_integer
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllSliceOp, AllToAllOp, ReduceScatterOp
 from meshbridge.dialect.signature import element_of, shape_of
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
@@ -31,7 +32,8 @@ class FoldCollectives(PatternPass):
 
     Further pairs: two gathers, or two reduce-scatters, along one dimension become one over the axes of both; a slice of a gather
     takes what it needs; an exchange and its inverse go; so does what reduces, or slices and gathers, values that all devices of a
-    group hold alike already. The first of a pair must have no other use, or cost nothing.
+    group hold alike already, sums of which are multiplied by their number. The first of a pair must have no other use, or cost
+    nothing.
     """
 
     name: ClassVar[str] = "fold-collectives"
@@ -152,13 +154,28 @@ def fold_exchange(op: ir.Operation, rewriter: MeshRewriter) -> bool:
 
 
 def drop_uniform(op: ir.Operation, rewriter: MeshRewriter) -> bool:
-    """Drops an all-reduce of what all devices of a group hold alike, of a kind that does not count."""
-    view = AllReduceOp(op)
-    if view.reduction not in IDEMPOTENT or op.results[0].type != view.input.type:
+    """Reduces over no axis along which devices hold the same already. A sum is so many times that: `jax.grad` of a `psum` adds up
+    over devices what each has a share of."""
+    view = AllReduceOp(op) if op.name == AllReduceOp.OPERATION_NAME else ReduceScatterOp(op)
+    kind, mesh, value = view.reduction, rewriter.meshes[view.mesh], view.input
+    if kind not in (*IDEMPOTENT, "sum", "average") or element_of(op.results[0].type) != element_of(value.type):
         return False
-    if not rewriter.is_uniform(view.input, view.mesh, view.mesh_axes):
+    same = [axis for axis in view.mesh_axes if rewriter.is_uniform(value, view.mesh, (axis,), deep=True)]
+    left = [axis for axis in view.mesh_axes if axis not in same]
+    if not same or not _is_static(mesh, value.type):
         return False
-    rewriter.replace(op, view.input)
+    if kind == "average" and left and is_integer(element_of(value.type)):
+        return False
+    emit = Builder.before(op)
+    if isinstance(view, ReduceScatterOp):
+        if left:
+            return False
+        value = build.all_slice(value, mesh, mesh_axes=view.mesh_axes, slice_axis=view.scatter_axis, at=emit)
+        rewriter.adopt(value)
+    if left:
+        value = build.all_reduce(value, mesh, mesh_axes=left, reduction=kind, at=emit)
+        rewriter.adopt(value)
+    rewriter.replace(op, emit.elementwise("multiply", value, mesh.group_size(tuple(same))) if kind == "sum" else value)
     return True
 
 
@@ -167,5 +184,5 @@ FoldCollectives.patterns = (
     MeshPattern((ReduceScatterOp.OPERATION_NAME,), fold_scatter),
     MeshPattern((AllSliceOp.OPERATION_NAME,), fold_slice),
     MeshPattern((AllToAllOp.OPERATION_NAME,), fold_exchange),
-    MeshPattern((AllReduceOp.OPERATION_NAME,), drop_uniform),
+    MeshPattern((AllReduceOp.OPERATION_NAME, ReduceScatterOp.OPERATION_NAME), drop_uniform),
 )

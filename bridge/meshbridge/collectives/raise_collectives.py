@@ -14,7 +14,7 @@ from meshbridge.dialect import build
 from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.dialect.ops import AllReduceOp
 from meshbridge.ir.builder import Builder, Shape, element_of, shape_of
-from meshbridge.ir.device_lists import axes_along, group_positions
+from meshbridge.ir.device_lists import axes_along, group_positions, rotation
 from meshbridge.ir.mlir import find, ir, stablehlo
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
@@ -36,8 +36,8 @@ class RaiseCollectives(Pass):
 
     Users write them in manual computations (`jax.shard_map`), which are inlined when a program is partitioned. What follows makes
     one collective of those that stood on both sides of the border: a reduce-scatter of a `psum` whose result is resharded, or one
-    all-reduce of two over different axes. `all_reduce`, `all_gather`, `reduce_scatter` and `all_to_all` are raised; groups that
-    divide an axis and reductions by other bodies than one op stay as they are. A `dynamic_slice` at a device's number
+    all-reduce of two over different axes. `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all` and rotations are raised;
+    groups that divide an axis and reductions by other bodies than one op stay as they are. A `dynamic_slice` at a device's number
     (`lax.axis_index`) is the piece of that device, and a sum of what each device has written at its number, beside zeros, is an
     all-gather.
     """
@@ -52,12 +52,12 @@ class RaiseCollectives(Pass):
         if mesh is None:
             return False
         with module.context, ir.Location.unknown():
-            changed = any([_raise(op, mesh) for op in found])
+            changed = sum(_raise(op, mesh) for op in found)
             if numbered:
                 numbers = DeviceNumbers(mesh)
-                changed |= any([_raise_slice(op, numbers) for op in find(module.operation, [_SLICE])])
-                changed |= any([_gather_placed(op, numbers) for op in find(module.operation, [_UPDATE])])
-            return changed
+                changed += sum(_raise_slice(op, numbers) for op in find(module.operation, [_SLICE]))
+                changed += sum(_gather_placed(op, numbers) for op in find(module.operation, [_UPDATE]))
+            return changed > 0
 
 
 _SLICE, _UPDATE = "stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"
@@ -69,8 +69,12 @@ def _numbers_partitions(op: ir.Operation) -> bool:
     return (
         channel is not None
         and stablehlo.ChannelHandle(channel).handle > 0
-        and ("use_global_device_ids" in op.attributes or op.name == "stablehlo.all_to_all")
+        and ("use_global_device_ids" in op.attributes or op.name in _WITHOUT_FLAG)
     )
+
+
+_WITHOUT_FLAG = ("stablehlo.all_to_all", "stablehlo.collective_permute")
+"""Those that list partitions wherever they have a channel."""
 
 
 def _raise(op: ir.Operation, mesh: Mesh) -> bool:
@@ -80,12 +84,7 @@ def _raise(op: ir.Operation, mesh: Mesh) -> bool:
         return False
     if any(element_of(operand) != element_of(result) for operand, result in zip(op.operands, op.results, strict=True)):
         return False
-    if (positions := group_positions(op.attributes["replica_groups"], mesh)) is None:
-        return False
-    in_order = np.sort(positions, axis=1) if op.name == "stablehlo.all_reduce" else positions
-    if not (axes := axes_along(in_order, mesh)):
-        return False
-    make = _RAISED[op.name](op, mesh, axes)
+    make = _shift(op, mesh) if op.name == _PERMUTE else _grouped(op, mesh)
     if make is None:
         return False
     emit = Builder.before(op)
@@ -97,6 +96,22 @@ def _raise(op: ir.Operation, mesh: Mesh) -> bool:
 
 _Make = Callable[[ir.Value, Builder], ir.Value]
 """Writes the collective of the dialect for one operand."""
+
+
+def _shift(op: ir.Operation, mesh: Mesh) -> _Make | None:
+    """Where nothing arrives, a permute gives zeros, and a shift that is no rotation what is undefined."""
+    if (found := rotation(op.attributes["source_target_pairs"], mesh)) is None:
+        return None
+    axis, offset = found
+    return lambda value, at: build.shift(value, mesh, mesh_axes=(axis,), shift_axis=axis, offset=offset, rotate=True, at=at)
+
+
+def _grouped(op: ir.Operation, mesh: Mesh) -> _Make | None:
+    if (positions := group_positions(op.attributes["replica_groups"], mesh)) is None:
+        return None
+    in_order = np.sort(positions, axis=1) if op.name == "stablehlo.all_reduce" else positions
+    axes = axes_along(in_order, mesh)
+    return _GROUPED[op.name](op, mesh, axes) if axes else None
 
 
 def _all_reduce(op: ir.Operation, mesh: Mesh, axes: Axes) -> _Make | None:
@@ -121,13 +136,16 @@ def _all_to_all(op: ir.Operation, mesh: Mesh, axes: Axes) -> _Make:
     return lambda value, at: build.all_to_all(value, mesh, mesh_axes=axes, split_axis=split, concat_axis=concat, at=at)
 
 
-_RAISED: dict[str, Callable[[ir.Operation, Mesh, Axes], _Make | None]] = {
+_GROUPED: dict[str, Callable[[ir.Operation, Mesh, Axes], _Make | None]] = {
     "stablehlo.all_gather": _all_gather,
     "stablehlo.all_reduce": _all_reduce,
     "stablehlo.all_to_all": _all_to_all,
     "stablehlo.reduce_scatter": _reduce_scatter,
 }
 """By name, how to write such a collective along these axes; None where its body has no kind of the dialect's."""
+
+_PERMUTE = "stablehlo.collective_permute"
+_RAISED = (*_GROUPED, _PERMUTE)
 
 
 def _reduction(op: ir.Operation) -> str:

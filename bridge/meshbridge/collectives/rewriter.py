@@ -11,6 +11,7 @@ from typing import ClassVar, TypeVar
 
 from meshbridge.analysis.device_numbers import DeviceNumbers
 from meshbridge.analysis.known_values import Splat, known
+from meshbridge.analysis.trip_count import trip_count
 from meshbridge.dialect.attributes import axis_array, integers
 from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.dialect.ops import (
@@ -20,12 +21,17 @@ from meshbridge.dialect.ops import (
     OPERATION_NAMES,
     AllGatherOp,
     AllReduceOp,
+    AllSliceOp,
+    AllToAllOp,
     CollectiveOpView,
+    PermuteOp,
+    ReduceScatterOp,
+    ShiftOp,
 )
 from meshbridge.dialect.signature import shape_of
 from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.elements import resized
-from meshbridge.ir.mlir import find, ir, terminator
+from meshbridge.ir.mlir import BARRIER, find, ir, terminator
 from meshbridge.ir.passes import Pass
 from meshbridge.ir.rewrite import Pattern, Rewriter, rewriting
 from meshbridge.ir.sharding import Axes
@@ -50,9 +56,15 @@ _PURE = ELEMENTWISE | {f"stablehlo.{name}" for name in ("broadcast_in_dim", "dyn
 _SPREADING = frozenset((AllReduceOp.OPERATION_NAME, AllGatherOp.OPERATION_NAME))
 """Collectives that leave all devices of a group with the same."""
 
+_COLLECTIVES = _SPREADING | {each.OPERATION_NAME for each in (AllSliceOp, AllToAllOp, PermuteOp, ReduceScatterOp, ShiftOp)}
+"""Those that, over other axes, give devices the same that hold the same."""
+
 _MOST = 32
 """How many values `is_uniform` looks at: more would cost time in proportion to the size of what computes a value. Not
 measured."""
+
+_MOST_DEEP = 256
+"""The same where it goes on through loops: as much as the residual stream of many layers. Not measured."""
 
 
 class MeshRewriter(Rewriter):
@@ -78,32 +90,39 @@ class MeshRewriter(Rewriter):
         op = defining_op(value)
         return kind(op) if op is not None and op.name == kind.OPERATION_NAME and op.block == user.block else None
 
-    def is_uniform(self, value: ir.Value, mesh: str, axes: Axes) -> bool:
+    def is_uniform(self, value: ir.Value, mesh: str, axes: Axes, *, deep: bool = False) -> bool:
         """Whether all devices of a group along `axes` surely hold the same: constants, what is reduced or gathered over them,
         arguments that are not split along them, numbers of devices along other axes, what is computed from these alone, and what
-        loops carry of such."""
+        loops carry of such. `deep` goes on through barriers, results of loops, and tensors that trips change: these may be what
+        `delay-reductions` looks for, sums of what is gathered behind the loop instead."""
         seen, waiting = {value}, [value]
         while waiting:
-            needed = self._same_if(waiting.pop(), mesh, axes)
-            if needed is None or len(seen) > _MOST:
+            needed = self._same_if(waiting.pop(), mesh, axes, deep=deep)
+            if needed is None or len(seen) > (_MOST_DEEP if deep else _MOST):
                 return False
             waiting.extend(found := set(needed) - seen)
             seen |= found
         return True
 
-    def _same_if(self, value: ir.Value, mesh: str, axes: Axes) -> Iterable[ir.Value] | None:
+    def _same_if(self, value: ir.Value, mesh: str, axes: Axes, *, deep: bool) -> Iterable[ir.Value] | None:
         """What all devices of a group must hold the same of if they are to hold the same `value`; None where nothing says so."""
         op = defining_op(value)
         if op is None:
-            return () if is_replicated_argument(value, mesh, axes) else _carried(value)
+            return () if is_replicated_argument(value, mesh, axes) else _carried(value, deep=deep)
         if op.name in CONSTANTS or (mesh in self.meshes and DeviceNumbers(self.meshes[mesh]).is_same(value, axes)):
             return ()
         if op.name in _PURE:
             return op.operands
-        if op.name not in _SPREADING or (collective := CollectiveOpView(op)).mesh != mesh:
+        if deep and op.name == BARRIER:
+            return (op.operands[ir.OpResult(value).result_number],)
+        if deep and op.name == "stablehlo.while" and trip_count(op) is not None:
+            return _through_loop(op, ir.OpResult(value).result_number)
+        if op.name not in _COLLECTIVES or (collective := CollectiveOpView(op)).mesh != mesh:
             return None
         over = set(collective.mesh_axes)
-        return () if over.issuperset(axes) else op.operands if over.isdisjoint(axes) else None
+        if over.isdisjoint(axes):
+            return op.operands
+        return () if op.name in _SPREADING and over.issuperset(axes) else None
 
     @staticmethod
     def can_be_uniform(name: str) -> bool:
@@ -160,20 +179,26 @@ def is_replicated_argument(value: ir.Value, mesh: str, axes: Axes) -> bool:
     return not any(set(axes) & set(along) for along in (terms, *axis_array(attrs[BOUNDARY_SPLIT])))
 
 
-def _carried(value: ir.Value) -> tuple[ir.Value, ...] | None:
+def _carried(value: ir.Value, *, deep: bool) -> tuple[ir.Value, ...] | None:
     """What must be the same on all devices for `value` to be that, which the body of a loop is given: what the loop starts with,
-    if each trip hands that on, or for a scalar, as a counter, also what it hands on. None for any other argument of a block.
-
-    Larger values that trips change may be what `delay-reductions` looks for: sums of what is gathered behind the loop instead."""
+    if each trip hands that on, or for a scalar, as a counter, or if `deep`, also what it hands on. None for any other argument of
+    a block."""
     block, number = value.owner, ir.BlockArgument(value).arg_number
     assert isinstance(block, ir.Block)
-    loop, last = block.owner.operation, terminator(block)
-    if loop.name != "stablehlo.while" or block != loop.regions[1].blocks[0] or last is None:
+    loop = block.owner.operation
+    if loop.name != "stablehlo.while" or block != loop.regions[1].blocks[0]:
         return None
-    start, handed_on = loop.operands[number], last.operands[number]
+    start, handed_on = _through_loop(loop, number)
     if handed_on == value:
         return (start,)
-    return None if shape_of(value.type) else (start, handed_on)
+    return (start, handed_on) if deep or not shape_of(value.type) else None
+
+
+def _through_loop(loop: ir.Operation, number: int) -> tuple[ir.Value, ir.Value]:
+    """What a loop carries at that number: what it starts with, and what each trip hands on."""
+    last = terminator(loop.regions[1].blocks[0])
+    assert last is not None
+    return loop.operands[number], last.operands[number]
 
 
 MeshPattern = Pattern[MeshRewriter]

@@ -54,3 +54,17 @@ def axes_along(positions: Numbers, mesh: Mesh) -> Axes | None:
         return None
     by_first = positions[np.argsort(positions[:, 0])]
     return axes if np.array_equal(by_first, expected[np.argsort(expected[:, 0])]) else None
+
+
+def rotation(pairs: ir.Attribute, mesh: Mesh) -> tuple[int, int] | None:
+    """The axis along which every device sends to the one that so many come after it, around the end, and how many; None for
+    `source_target_pairs` that do anything else."""
+    listed = device_table(pairs)
+    if len(listed) != mesh.size or (listed < 0).any() or (listed >= mesh.size).any():
+        return None
+    sources, targets = np.array(np.unravel_index(positions_of(listed, mesh), mesh.shape)).transpose(2, 0, 1)
+    steps = (targets - sources) % np.array(mesh.shape)[:, None]
+    moved = [axis for axis in range(mesh.rank) if steps[axis].any()]
+    if len(moved) != 1 or (steps[moved[0]] != steps[moved[0], 0]).any():
+        return None
+    return moved[0], int(steps[moved[0], 0])

@@ -171,7 +171,7 @@ class _FunctionPartitioner:
         self.function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, outputs))
 
     def erase_borders(self) -> None:
-        """Takes out what has told a value inside of a manual computation from the same value outside, once all are partitioned."""
+        """Takes out what told a value inside of a manual computation from the same value outside, once all are partitioned."""
         for op in self._borders:
             op.results[0].replace_all_uses_with(op.operands[0])
             op.erase()
