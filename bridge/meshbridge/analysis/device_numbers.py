@@ -79,7 +79,7 @@ def axes_numbered(numbers: Numbers, mesh: Mesh) -> Axes:
     """The axes, outer first, of which each device has its number in its group; none for any other numbers."""
     whole = numbers.reshape(mesh.shape)
     origin = [0] * mesh.rank
-    next_along = {axis: tuple(origin[:axis] + [1] + origin[axis + 1 :]) for axis, size in enumerate(mesh.shape) if size > 1}
+    next_along = {axis: (*origin[:axis], 1, *origin[axis + 1 :]) for axis, size in enumerate(mesh.shape) if size > 1}
     steps = {axis: int(whole[place]) - int(whole[tuple(origin)]) for axis, place in next_along.items()}
     axes = tuple(sorted((axis for axis, step in steps.items() if step > 0), key=lambda axis: -steps[axis]))
     return axes if np.array_equal(group_index(axis_digits(mesh, axes), np.arange(mesh.size)), numbers) else ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshbridge.analysis.known_values import integer_bounds
 from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass
 from meshbridge.dialect import build
 from meshbridge.dialect.constraints import is_integer
@@ -164,6 +165,9 @@ def drop_uniform(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     left = [axis for axis in view.mesh_axes if axis not in same]
     if not same or not _is_static(mesh, value.type):
         return False
+    count = mesh.group_size(tuple(same)) if kind == "sum" else 1
+    if not _is_factor(count, element_of(value.type)):
+        return False
     if kind == "average" and left and is_integer(element_of(value.type)):
         return False
     emit = Builder.before(op)
@@ -175,8 +179,18 @@ def drop_uniform(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     if left:
         value = build.all_reduce(value, mesh, mesh_axes=left, reduction=kind, at=emit)
         rewriter.adopt(value)
-    rewriter.replace(op, emit.elementwise("multiply", value, mesh.group_size(tuple(same))) if kind == "sum" else value)
+    is_bit = element_of(value.type) == ir.IntegerType.get_signless(1)  # a sum of bits is whether there is one
+    rewriter.replace(op, value if count == 1 or is_bit else emit.elementwise("multiply", value, count))
     return True
+
+
+def _is_factor(count: int, element: ir.Type) -> bool:
+    """Whether so many times a number is a product with an element of that type: complex infinities are lost in one."""
+    if isinstance(element, ir.IntegerType):
+        bounds = integer_bounds(element)
+        return bounds is None or count <= bounds[1]
+    significant = count // (count & -count)
+    return count == 1 or (isinstance(element, ir.FloatType) and element.width >= 16 and significant < 2**8 and count < 2**15)
 
 
 FoldCollectives.patterns = (
