@@ -91,7 +91,7 @@ def test_gradients_of_experts_are_scattered(mesh: jax.sharding.Mesh, scanned: bo
     compiled = jitted.lower(weights, x).compile()
     sent = hlo_communication.communication(hlo.read(compiled.as_text()))
     assert report.wire_bytes < 0.9 * sent.wire_bytes
-    assert report.wire_bytes < sent.scattered_bytes
+    assert report.wire_bytes <= sent.scattered_bytes
     found, expected = meshbridge.jit(step, **shardings)(weights, x), compiled(weights, x)
     for name in STORED:
         largest = float(np.abs(expected[name]).max())
