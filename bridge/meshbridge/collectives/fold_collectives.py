@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshbridge.analysis.known_values import integer_bounds
 from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass
 from meshbridge.dialect import build
 from meshbridge.dialect.constraints import is_integer
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllSliceOp, AllToAllOp, ReduceScatterOp
 from meshbridge.dialect.signature import element_of, shape_of
-from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
@@ -33,8 +31,7 @@ class FoldCollectives(PatternPass):
 
     Further pairs: two gathers, or two reduce-scatters, along one dimension become one over the axes of both; a slice of a gather
     takes what it needs; an exchange and its inverse go; so does what reduces, or slices and gathers, values that all devices of a
-    group hold alike already, sums of which are multiplied by their number. The first of a pair must have no other use, or cost
-    nothing.
+    group hold alike already. The first of a pair must have no other use, or cost nothing.
     """
 
     name: ClassVar[str] = "fold-collectives"
@@ -155,42 +152,14 @@ def fold_exchange(op: ir.Operation, rewriter: MeshRewriter) -> bool:
 
 
 def drop_uniform(op: ir.Operation, rewriter: MeshRewriter) -> bool:
-    """Reduces over no axis along which devices hold the same already. A sum is so many times that: `jax.grad` of a `psum` adds up
-    over devices what each has a share of."""
-    view = AllReduceOp(op) if op.name == AllReduceOp.OPERATION_NAME else ReduceScatterOp(op)
-    kind, mesh, value = view.reduction, rewriter.meshes[view.mesh], view.input
-    if kind not in (*IDEMPOTENT, "sum", "average") or element_of(op.results[0].type) != element_of(value.type):
+    """Drops an all-reduce of what all devices of a group hold alike, of a kind that does not count."""
+    view = AllReduceOp(op)
+    if view.reduction not in IDEMPOTENT or op.results[0].type != view.input.type:
         return False
-    same = [axis for axis in view.mesh_axes if rewriter.is_uniform(value, view.mesh, (axis,), deep=True)]
-    left = [axis for axis in view.mesh_axes if axis not in same]
-    if not same or not _is_static(mesh, value.type):
+    if not rewriter.is_uniform(view.input, view.mesh, view.mesh_axes):
         return False
-    count = mesh.group_size(tuple(same)) if kind == "sum" else 1
-    if not _is_factor(count, element_of(value.type)):
-        return False
-    if kind == "average" and left and is_integer(element_of(value.type)):
-        return False
-    emit = Builder.before(op)
-    if isinstance(view, ReduceScatterOp):
-        if left:
-            return False
-        value = build.all_slice(value, mesh, mesh_axes=view.mesh_axes, slice_axis=view.scatter_axis, at=emit)
-        rewriter.adopt(value)
-    if left:
-        value = build.all_reduce(value, mesh, mesh_axes=left, reduction=kind, at=emit)
-        rewriter.adopt(value)
-    is_bit = element_of(value.type) == ir.IntegerType.get_signless(1)  # a sum of bits is whether there is one
-    rewriter.replace(op, value if count == 1 or is_bit else emit.elementwise("multiply", value, count))
+    rewriter.replace(op, view.input)
     return True
-
-
-def _is_factor(count: int, element: ir.Type) -> bool:
-    """Whether so many times a number is a product with an element of that type: complex infinities are lost in one."""
-    if isinstance(element, ir.IntegerType):
-        bounds = integer_bounds(element)
-        return bounds is None or count <= bounds[1]
-    significant = count // (count & -count)
-    return count == 1 or (isinstance(element, ir.FloatType) and element.width >= 16 and significant < 2**8 and count < 2**15)
 
 
 FoldCollectives.patterns = (
@@ -198,5 +167,5 @@ FoldCollectives.patterns = (
     MeshPattern((ReduceScatterOp.OPERATION_NAME,), fold_scatter),
     MeshPattern((AllSliceOp.OPERATION_NAME,), fold_slice),
     MeshPattern((AllToAllOp.OPERATION_NAME,), fold_exchange),
-    MeshPattern((AllReduceOp.OPERATION_NAME, ReduceScatterOp.OPERATION_NAME), drop_uniform),
+    MeshPattern((AllReduceOp.OPERATION_NAME,), drop_uniform),
 )

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from meshbridge.analysis.device_numbers import DeviceNumbers, axes_numbered
-from meshbridge.analysis.known_values import is_splat
+from meshbridge.collectives.alike_terms import reduce_what_differs
+from meshbridge.collectives.device_pieces import DEVICE, raise_pieces
+from meshbridge.collectives.rewriter import MeshRewriter
 from meshbridge.dialect import build
 from meshbridge.dialect.module_mesh import find_mesh
-from meshbridge.dialect.ops import AllReduceOp
-from meshbridge.ir.builder import Builder, Shape, element_of, shape_of
+from meshbridge.dialect.ops import AllReduceOp, ReduceScatterOp
+from meshbridge.ir.builder import Builder, element_of, op_of, shape_of
 from meshbridge.ir.device_lists import axes_along, group_positions, rotation
 from meshbridge.ir.mlir import find, ir, stablehlo
 from meshbridge.ir.passes import Pass, register
+from meshbridge.ir.rewrite import rewriting
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
 from meshbridge.ops.reductions import body_kind
 
@@ -39,28 +41,26 @@ class RaiseCollectives(Pass):
     all-reduce of two over different axes. `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all` and rotations are raised;
     groups that divide an axis and reductions by other bodies than one op stay as they are. A `dynamic_slice` at a device's number
     (`lax.axis_index`) is the piece of that device, and a sum of what each device has written at its number, beside zeros, is an
-    all-gather.
+    all-gather. Sums of what devices hold alike, of which the partitioner makes none, are multiplied instead.
     """
 
     name: ClassVar[str] = "raise-collectives"
 
     def run(self, module: ir.Module) -> bool:
         """Raises OpError where the program is on several meshes."""
-        found = [op for op in find(module.operation, _RAISED) if _numbers_partitions(op)]
-        numbered = any(True for _ in find(module.operation, ["stablehlo.partition_id"]))
-        mesh = find_mesh(module) if found or numbered else None
+        own = find(module.operation, (*_RAISED, DEVICE))
+        found, numbered = [op for op in own if _numbers_partitions(op)], any(op.name == DEVICE for op in own)
+        mesh = find_mesh(module) if own else None
         if mesh is None:
             return False
         with module.context, ir.Location.unknown():
-            changed = sum(_raise(op, mesh) for op in found)
-            if numbered:
-                numbers = DeviceNumbers(mesh)
-                changed += sum(_raise_slice(op, numbers) for op in find(module.operation, [_SLICE]))
-                changed += sum(_gather_placed(op, numbers) for op in find(module.operation, [_UPDATE]))
-            return changed > 0
-
-
-_SLICE, _UPDATE = "stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"
+            raised = [op_of(value) for op in found for value in _raise(op, mesh)]
+        if reductions := [op for op in raised if op.name in (AllReduceOp.OPERATION_NAME, ReduceScatterOp.OPERATION_NAME)]:
+            with rewriting(MeshRewriter, module) as rewriter:
+                for op in reductions:
+                    reduce_what_differs(op, rewriter)
+        with module.context, ir.Location.unknown():
+            return (numbered and raise_pieces(module, mesh)) or bool(raised)
 
 
 def _numbers_partitions(op: ir.Operation) -> bool:
@@ -77,21 +77,23 @@ _WITHOUT_FLAG = ("stablehlo.all_to_all", "stablehlo.collective_permute")
 """Those that list partitions wherever they have a channel."""
 
 
-def _raise(op: ir.Operation, mesh: Mesh) -> bool:
-    """Replaces a collective by one of the dialect for each of its operands; returns whether there is such."""
+def _raise(op: ir.Operation, mesh: Mesh) -> list[ir.Value]:
+    """Replaces a collective by one of the dialect for each of its operands, and returns what these give; none where there is no
+    such."""
     values = [*op.operands, *op.results]
     if any(not isinstance(value.type, ir.RankedTensorType) or DYNAMIC in shape_of(value) for value in values):
-        return False
+        return []
     if any(element_of(operand) != element_of(result) for operand, result in zip(op.operands, op.results, strict=True)):
-        return False
+        return []
     make = _shift(op, mesh) if op.name == _PERMUTE else _grouped(op, mesh)
     if make is None:
-        return False
+        return []
     emit = Builder.before(op)
-    for operand, result in zip(op.operands, op.results, strict=True):
-        result.replace_all_uses_with(make(operand, emit))
+    made = [make(operand, emit) for operand in op.operands]
+    for value, result in zip(made, op.results, strict=True):
+        result.replace_all_uses_with(value)
     op.erase()
-    return True
+    return made
 
 
 _Make = Callable[[ir.Value, Builder], ir.Value]
@@ -157,51 +159,3 @@ def _reduction(op: ir.Operation) -> str:
 
 def _integer(op: ir.Operation, name: str) -> int:
     return int(ir.IntegerAttr(op.attributes[name]).value)
-
-
-def _raise_slice(op: ir.Operation, numbers: DeviceNumbers) -> bool:
-    """Makes a `dynamic_slice` an `all_slice`, if each device takes its piece of one dimension."""
-    whole, starts = op.operands[0], list(op.operands)[1:]
-    found = _own_piece(shape_of(whole), shape_of(op.results[0]), starts, numbers)
-    if found is None:
-        return False
-    dim, axes = found
-    piece = build.all_slice(whole, numbers.mesh, mesh_axes=axes, slice_axis=dim, at=Builder.before(op))
-    op.results[0].replace_all_uses_with(piece)
-    op.erase()
-    return True
-
-
-def _gather_placed(op: ir.Operation, numbers: DeviceNumbers) -> bool:
-    """Makes an all-gather of the sum over devices, which alone reads `op`, of pieces that each writes at its number into zeros.
-    Over the axes that pieces are not numbered along, they are added up before."""
-    whole, piece, *starts = op.operands
-    users = [use.owner.operation for use in op.results[0].uses]
-    if len(users) != 1 or users[0].name != AllReduceOp.OPERATION_NAME or not is_splat(whole, 0):
-        return False
-    total, mesh = AllReduceOp(users[0]), numbers.mesh
-    found = _own_piece(shape_of(whole), shape_of(piece), starts, numbers)
-    if found is None or total.reduction != "sum" or not set(found[1]) <= set(total.mesh_axes):
-        return False
-    dim, axes = found
-    left, at = [axis for axis in total.mesh_axes if axis not in axes], Builder.before(users[0])
-    if left:
-        piece = build.all_reduce(piece, mesh, mesh_axes=left, at=at)
-    total.operation.results[0].replace_all_uses_with(build.all_gather(piece, mesh, mesh_axes=axes, gather_axis=dim, at=at))
-    users[0].erase()
-    op.erase()
-    return True
-
-
-def _own_piece(whole: Shape, piece: Shape, starts: Sequence[ir.Value], numbers: DeviceNumbers) -> tuple[int, Axes] | None:
-    """The one dimension of which each device has its piece, and the axes along which devices are numbered for that."""
-    cut = [dim for dim, sizes in enumerate(zip(whole, piece, strict=True)) if sizes[0] != sizes[1]]
-    if len(cut) != 1 or DYNAMIC in (*whole, *piece) or not piece[cut[0]]:
-        return None
-    (dim,) = cut
-    start, size = numbers.of(starts[dim]), piece[dim]
-    if start is None or whole[dim] % size or (start % size).any():
-        return None
-    mesh, number = numbers.mesh, np.clip(start, 0, whole[dim] - size) // size
-    axes = axes_numbered(number, mesh)
-    return (dim, axes) if axes and mesh.group_size(axes) * size == whole[dim] else None

@@ -74,33 +74,3 @@ func.func @kept(%x: tensor<8xf32>) -> (tensor<8xf32>, tensor<1xf32>, tensor<8xf3
   %5 = mesh.all_gather %4 on @m mesh_axes = [0] gather_axis = 0 : tensor<4xf32> -> tensor<8xf32>
   return %1, %2, %3, %5 : tensor<8xf32>, tensor<1xf32>, tensor<8xf32>, tensor<8xf32>
 }
-
-// What devices hold alike is multiplied instead of added up, over the axes along which they do; also what a loop hands on.
-// CHECK-LABEL: func.func @alike
-// CHECK:         %[[A:.*]] = mesh.all_reduce %arg0 on @m mesh_axes = [0]
-// CHECK-NEXT:    %[[B:.*]] = mesh.all_reduce %[[A]] on @m mesh_axes = [1]
-// CHECK:         stablehlo.multiply %[[B]], %{{.*}} : tensor<4xf32>
-// CHECK:         mesh.all_slice %[[A]] on @m mesh_axes = [0] slice_axis = 0
-// CHECK:         stablehlo.multiply
-// CHECK:         stablehlo.while
-// CHECK-NOT:     mesh.all_reduce
-// CHECK:         return
-func.func @alike(%y: tensor<4xf32>) -> (tensor<4xf32>, tensor<2xf32>, tensor<4xf32>) {
-  %zero = stablehlo.constant dense<0> : tensor<i32>
-  %one = stablehlo.constant dense<1> : tensor<i32>
-  %three = stablehlo.constant dense<3> : tensor<i32>
-  %0 = mesh.all_reduce %y on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
-  %1 = mesh.all_reduce %0 on @m mesh_axes = [0, 1] : tensor<4xf32> -> tensor<4xf32>
-  %2 = mesh.reduce_scatter %0 on @m mesh_axes = [0] scatter_axis = 0 : tensor<4xf32> -> tensor<2xf32>
-  %3:2 = stablehlo.while(%i = %zero, %a = %0) : tensor<i32>, tensor<4xf32>
-  cond {
-    %4 = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
-    stablehlo.return %4 : tensor<i1>
-  } do {
-    %5 = mesh.all_reduce %a on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
-    %6 = stablehlo.tanh %5 : tensor<4xf32>
-    %7 = stablehlo.add %i, %one : tensor<i32>
-    stablehlo.return %7, %6 : tensor<i32>, tensor<4xf32>
-  }
-  return %1, %2, %3#1 : tensor<4xf32>, tensor<2xf32>, tensor<4xf32>
-}

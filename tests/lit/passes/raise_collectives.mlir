@@ -126,3 +126,40 @@ func.func @placed(%piece: tensor<2xf32>) -> tensor<8xf32> {
   %1 = mesh.all_reduce %0 on @m mesh_axes = [0, 1] : tensor<8xf32> -> tensor<8xf32>
   return %1 : tensor<8xf32>
 }
+
+// What devices hold alike is multiplied instead of added up, over the axes along which they do; also what a loop hands on.
+// CHECK-LABEL: func.func @alike
+// CHECK:         %[[A:.*]] = mesh.all_reduce %arg0 on @m mesh_axes = [0]
+// CHECK:         %[[B:.*]] = mesh.all_reduce %[[A]] on @m mesh_axes = [1]
+// CHECK:         stablehlo.multiply %[[B]], %{{.*}} : tensor<4xf32>
+// CHECK:         stablehlo.while
+// CHECK-NOT:     mesh.all_reduce
+// CHECK:         return
+func.func @alike(%y: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %three = stablehlo.constant dense<3> : tensor<i32>
+  %0 = mesh.all_reduce %y on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
+  %1 = "stablehlo.all_reduce"(%0) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
+    replica_groups = dense<[[0, 1, 2, 3, 4, 5, 6, 7]]> : tensor<1x8xi64>, use_global_device_ids}> ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %r = stablehlo.add %a, %b : tensor<f32>
+    stablehlo.return %r : tensor<f32>
+  }) : (tensor<4xf32>) -> tensor<4xf32>
+  %2:2 = stablehlo.while(%i = %zero, %c = %0) : tensor<i32>, tensor<4xf32>
+  cond {
+    %3 = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %3 : tensor<i1>
+  } do {
+    %4 = "stablehlo.all_reduce"(%c) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
+      replica_groups = dense<[[0, 4], [1, 5], [2, 6], [3, 7]]> : tensor<4x2xi64>, use_global_device_ids}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %r = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %r : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    %5 = stablehlo.tanh %4 : tensor<4xf32>
+    %6 = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %6, %5 : tensor<i32>, tensor<4xf32>
+  }
+  return %1, %2#1 : tensor<4xf32>, tensor<4xf32>
+}
