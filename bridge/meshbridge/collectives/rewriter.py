@@ -75,8 +75,11 @@ class MeshRewriter(Rewriter):
 
     def __init__(self, module: ir.Module) -> None:
         self.meshes = declared_meshes(module.body)
-        self.loops = find(module.operation, ["stablehlo.while"])
+        found = find(module.operation, ["stablehlo.while", "stablehlo.partition_id"])
+        self.loops = [op for op in found if op.name == "stablehlo.while"]
         """Its loops, outer ones first."""
+        self._asks_for_number = len(found) > len(self.loops)
+        "Whether devices compute anything of their number: of most programs they do not, and nothing is to be looked for."
         super().__init__(module)
 
     def is_dispensable(self, name: str) -> bool:
@@ -93,8 +96,8 @@ class MeshRewriter(Rewriter):
     def is_uniform(self, value: ir.Value, mesh: str, axes: Axes, *, deep: bool = False) -> bool:
         """Whether all devices of a group along `axes` surely hold the same: constants, what is reduced or gathered over them,
         arguments that are not split along them, numbers of devices along other axes, what is computed from these alone, and what
-        loops carry of such. `deep` goes on through barriers, results of loops, and tensors that trips change: these may be what
-        `delay-reductions` looks for, sums of what is gathered behind the loop instead."""
+        loops carry of such. `deep` goes on through barriers, other collectives, results of loops, and tensors that trips change:
+        these may be what `delay-reductions` looks for, sums of what is gathered behind the loop instead."""
         seen, waiting = {value}, [value]
         while waiting:
             needed = self._same_if(waiting.pop(), mesh, axes, deep=deep)
@@ -109,7 +112,9 @@ class MeshRewriter(Rewriter):
         op = defining_op(value)
         if op is None:
             return () if is_replicated_argument(value, mesh, axes) else _carried(value, deep=deep)
-        if op.name in CONSTANTS or (mesh in self.meshes and DeviceNumbers(self.meshes[mesh]).is_same(value, axes)):
+        if op.name in CONSTANTS:
+            return ()
+        if self._asks_for_number and DeviceNumbers(self.meshes[mesh]).is_same(value, axes):
             return ()
         if op.name in _PURE:
             return op.operands
@@ -117,7 +122,7 @@ class MeshRewriter(Rewriter):
             return (op.operands[ir.OpResult(value).result_number],)
         if deep and op.name == "stablehlo.while" and trip_count(op) is not None:
             return _through_loop(op, ir.OpResult(value).result_number)
-        if op.name not in _COLLECTIVES or (collective := CollectiveOpView(op)).mesh != mesh:
+        if op.name not in (_COLLECTIVES if deep else _SPREADING) or (collective := CollectiveOpView(op)).mesh != mesh:
             return None
         over = set(collective.mesh_axes)
         if over.isdisjoint(axes):
