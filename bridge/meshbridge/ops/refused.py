@@ -59,12 +59,8 @@ def refuse(op: ir.Operation, name: str, *, is_inside: bool) -> None:
         raise OpError(op, *REFUSED[name])
     if name in INSIDE_ONLY and not is_inside:
         raise OpError(op, INSIDE_ONLY[name], "move it into a manual computation; --local takes the program as one device's")
-    if name == CUSTOM_CALL and has_effect(op):
-        if not is_callback(op):
-            raise OpError(op, _EFFECT, "keep it out of the partitioned program")
-        if len(op.results) and not is_inside:
-            hint = "jax.pure_callback has no effect, jax.debug.callback no results; both are partitioned"
-            raise OpError(op, "calls a Python function that has an effect and results, or an order", hint)
+    if name == CUSTOM_CALL and has_effect(op) and not is_callback(op):
+        raise OpError(op, _EFFECT, "keep it out of the partitioned program")
 
 
 def is_callback(op: ir.Operation) -> bool:
@@ -74,6 +70,15 @@ def is_callback(op: ir.Operation) -> bool:
 
 _CALLBACK = re.compile(r"xla_(ffi_)?(partitioned_)?python_(cpu|gpu)_callback|xla_buffer_python_(cpu|gpu)_callback")
 """The targets by which JAX calls Python."""
+
+
+DEVICE = "meshbridge.device"
+"""Attribute of a call of Python: the logical device that makes the call, where that is another one than the first."""
+
+
+def is_of_shards(op: ir.Operation) -> bool:
+    """Whether each device calls a Python function with the shards that it holds (`jax.debug.callback(…, partitioned=True)`)."""
+    return is_callback(op) and "_partitioned_" in call_target(op)
 
 
 def has_effect(op: ir.Operation) -> bool:
