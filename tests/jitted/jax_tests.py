@@ -8,11 +8,9 @@ from __future__ import annotations
 import pytest
 
 UNREDUCED = "reads the terms that each device holds of an unreduced value: ours add up to the same, and are others"
-INSPECTED = "`jax.debug.inspect_array_sharding` is refused: XLA's own partitioner calls it"
 
 KNOWN = {
     "pjit_test.py::ShardingInTypesTest::test_reduced_reshard_unreduced_bwd": UNREDUCED,
-    "shard_alike_test.py::ShardAlikeTest::test_grad": INSPECTED,
 }
 """The tests that pass plain and fail partitioned, and why. One that passes fails the run, so that the list is true."""
 

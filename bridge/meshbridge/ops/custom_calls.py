@@ -15,10 +15,11 @@ from meshbridge.dialect import build
 from meshbridge.ir.builder import Builder, shape_of
 from meshbridge.ir.mlir import CUSTOM_CALL, call_target, ir
 from meshbridge.ops.attention_calls import is_attention, resize
+from meshbridge.ops.inspections import answer
 from meshbridge.ops.known_calls import known_rule
 from meshbridge.ops.option import Option
 from meshbridge.ops.placements import places_away
-from meshbridge.ops.refused import DEVICE, has_effect, is_callback, is_of_shards
+from meshbridge.ops.refused import DEVICE, INSPECTION, has_effect, is_callback, is_of_shards
 from meshbridge.ops.rule import SHARDING_RULE, Dims, RuleBuilder, ShardingRule, opaque, sharding_rule_of, unsplittable
 from meshbridge.ops.sharding_rules import rule_of
 from meshbridge.ops.spmd import SpmdProgram, default_lowering, replicated_lowering, spmd_lowering
@@ -59,6 +60,8 @@ def local_custom_call(op: ir.Operation, nest: ShardingRule, option: Option, at: 
     default_lowering(op, nest, option, at)
     if is_attention(op):
         resize(op)
+    if call_target(op) == INSPECTION:
+        answer(op, at)
     if places_away(op):
         at.placed[op.results[0]] = op
     if is_callback(op) and has_effect(op) and not at.manual and not is_of_shards(op):

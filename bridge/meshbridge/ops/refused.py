@@ -15,6 +15,9 @@ MAX_BYTES = 2**63 - 1
 PLACEMENT = "annotate_device_placement"
 """The call that says in which memory its value is kept. Its operand is its result, and each device keeps its own shard there."""
 
+INSPECTION = "meshbridge.inspect_sharding"
+"""The call that asks how its operand is sharded (`inspections`). It does nothing when the program runs."""
+
 _EFFECT = "has a side effect that would happen once per device"
 _DEVICE = "says which device runs it, which has no meaning where programs compute on global tensors"
 _GROUPS = "exchanges shards, which has no meaning where programs compute on global tensors"
@@ -82,8 +85,9 @@ def is_of_shards(op: ir.Operation) -> bool:
 
 
 def has_effect(op: ir.Operation) -> bool:
-    """Whether a call does what must not be done by every device. A placement is for each device's own shard."""
-    if call_target(op) == PLACEMENT:
+    """Whether a call does what must not be done by every device. A placement is for each device's own shard, and questions are
+    answered before the program runs."""
+    if call_target(op) in (PLACEMENT, INSPECTION):
         return False
     return "has_side_effect" in op.attributes and ir.BoolAttr(op.attributes["has_side_effect"]).value
 
