@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.ad_checkpoint import checkpoint_name
-from jax.experimental.compute_on import compute_on
+from jax.experimental import compute_on
 from jax.experimental.layout import Format, Layout, with_layout_constraint
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -118,7 +118,8 @@ def gradients_through_refs(jit: Jit, blocks: NamedSharding) -> Any:
 
 
 def computed_on_hosts(jit: Jit, blocks: NamedSharding) -> Any:
-    on_host = compute_on("device_host")(jax.jit(jnp.sin))
+    computing = getattr(compute_on, "compute_on2", compute_on.compute_on)  # under its later name before jax 0.11
+    on_host = computing(jnp.sin, compute_type="device_host", out_memory_spaces=jax.memory.Space.Device)
     return jit(jax.value_and_grad(lambda x: (on_host(x * 2) + 1).sum()), in_shardings=blocks)(X)
 
 
