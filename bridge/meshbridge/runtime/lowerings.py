@@ -150,8 +150,12 @@ def marked(function: Any, options: Mapping[str, Any], marked_with: Any) -> Any:
 
 
 def is_jitted(function: object) -> bool:
-    """Whether `jax.jit` itself has made a function: others, such as nnx.jit, give functions that look alike."""
-    return hasattr(function, "_jit_info")
+    """Whether `jax.jit` itself has made a function: nnx.jit gives functions that look alike, and so does whatever copies the
+    attributes of a function that it wraps, jax.grad for one."""
+    return isinstance(function, _JITTED)
+
+
+_JITTED = type(_jit(lambda: None))
 
 
 def replace_computations(by: Replace) -> None:
