@@ -173,6 +173,11 @@ def given_back(a: jax.Array, b: jax.Array) -> jax.Array:
     return _dot(a, b)
 
 
+def made_of_shards(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Each device's shard becomes its term, without communication."""
+    return reshard(reshard(a, P("x", None)), UNREDUCED), reshard(reshard(b, P(("y", "x"), None)), P("y", None, unreduced={"x"}))
+
+
 def taken(a: jax.Array, b: jax.Array) -> jax.Array:
     return reshard(a, P("y", None))
 
@@ -201,7 +206,7 @@ def from_shard_map_to_shard_map(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 @pytest.mark.parametrize(
-    "program", [given_back, given_by_a_shard_map, from_shard_map_to_shard_map], ids=lambda each: each.__name__
+    "program", [given_back, made_of_shards, given_by_a_shard_map, from_shard_map_to_shard_map], ids=lambda each: each.__name__
 )
 def test_results_and_shard_maps(program: Callable[..., Any], explicit_mesh: Mesh) -> None:
     _compared(program, *_values(explicit_mesh))

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-UNREDUCED = "reads the terms that each device holds of an unreduced value: ours add up to the same, and are others"
 
 KNOWN = {
-    "pjit_test.py::ShardingInTypesTest::test_reduced_reshard_unreduced_bwd": UNREDUCED,
 }
 """The tests that pass plain and fail partitioned, and why. One that passes fails the run, so that the list is true."""
 
