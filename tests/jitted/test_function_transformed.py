@@ -167,3 +167,11 @@ def test_what_wraps_a_jitted_function_is_another_function(
 
     x = X[0]
     check_same(meshbridge.jit(transform(inner(cubes)))(jax.device_put(x, NamedSharding(mesh, P("data")))), transform(cubes)(x))
+
+
+def test_traced_within_a_shard_map_that_checks_nothing(mesh: Mesh) -> None:
+    spec = P("data")
+    mapped = jax.shard_map(meshbridge.jit(lambda x: x * 2), mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    jitted = meshbridge.jit(mapped)
+    assert jitted.trace(X).lower().compile()(X).shape == X.shape
+    check_same(jitted(X), on_one_device(lambda x: x * 2, X))
