@@ -199,3 +199,18 @@ def test_within_a_traced_function(blocks: NamedSharding) -> None:
     jax.effects_barrier()
     assert len(seen) == 1
     np.testing.assert_array_equal(seen[0], X)
+
+
+def test_effects_of_shards_that_are_not_alike(mesh: Mesh) -> None:
+    """Each operand is taken as it is sharded; one whose shards have padding, whole."""
+    seen: list[tuple[tuple[int, ...], ...]] = []
+
+    def function(x: jax.Array, y: jax.Array) -> jax.Array:
+        padded = jax.lax.with_sharding_constraint(x[:3], NamedSharding(mesh, P("model")))
+        jax.debug.callback(lambda *each: seen.append(tuple(value.shape for value in each)), x, y, padded, partitioned=True)
+        return x @ y
+
+    shardings = NamedSharding(mesh, P("data", "model")), NamedSharding(mesh, P("data"))
+    check_same(meshbridge.jit(function, in_shardings=shardings)(X, X.T), on_one_device(lambda x: x @ x.T, X))
+    jax.effects_barrier()
+    assert seen == [((8, 8), (16, 16), (3, 32))] * 8

@@ -36,7 +36,8 @@ def custom_call(op: ir.Operation) -> ShardingRule:
 
 
 def _by_shards(op: ir.Operation) -> ShardingRule:
-    """Each device takes the shards that it holds: of dimensions of one place and size, the same. A device sees no padding."""
+    """Each device takes the shards that it holds, here as if dimensions of one place and size were sharded alike: what decides
+    takes each operand as it comes. A device sees no padding."""
     build = RuleBuilder()
     loops: dict[tuple[int, int], tuple[int, ...]] = {}
 
@@ -48,7 +49,8 @@ def _by_shards(op: ir.Operation) -> ShardingRule:
         return tuple([loops[at] for at in enumerate(sizes)])
 
     rule = build.rule([dims(value) for value in op.operands], list(unsplittable(op.results)))
-    return replace(rule, coarse=tuple(range(len(rule.loops))))
+    every = tuple(range(len(rule.loops)))
+    return replace(rule, coarse=every, blocked=every)
 
 
 @replicated_lowering(CUSTOM_CALL)
