@@ -60,7 +60,7 @@ test-oldest: test-jax-$(OLDEST)  ## the tests with the oldest jax that pyproject
 test-jax-%: .venv-jax-%/.ready
 	.venv-jax-$*/bin/python -m pytest $(PARALLEL) -m "not slow and not targets and not models"
 
-JAX_FILES := pjit_test export_test aot_test layout_test memories_test shard_alike_test
+JAX_FILES := pjit_test api_test export_test aot_test layout_test memories_test shard_alike_test python_callback_test debugging_primitives_test
 test-jax: $(READY)  ## JAX's own tests, every function partitioned: JAX_TESTS=PATH is a checkout of the tag that is installed
 	@test -f "$(JAX_TESTS)/tests/pjit_test.py" || { echo "make test-jax: JAX_TESTS is '$(JAX_TESTS)', expected a checkout of JAX's sources" >&2; exit 2; }
 	cd $(JAX_TESTS) && PYTHONPATH=$(CURDIR)/tests/jitted JAX_PLATFORMS=cpu XLA_FLAGS=--xla_force_host_platform_device_count=8 \

@@ -41,6 +41,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import MANUAL, OpError, dictionary, ir, tensor_type, walk_all
 from meshbridge.ir.sharding import DYNAMIC, Sharding
+from meshbridge.ops.refused import DEVICE
 from meshbridge_converters import carriers, group_meshes, meshes, sdy_attributes
 from meshbridge_converters.carriers import (
     CONSTRAINING,
@@ -80,15 +81,14 @@ def export_module(module: ir.Module, *, closed: bool = False) -> None:
         restored = meshes.restore(module)
         _Export(survey, restored, closed).run()
         group_meshes.write_symbols(module, {name: restored[name].attr for name in named_by_groups})
-        if closed:
-            _strip(survey.operations)
+        _strip(survey.operations, "meshbridge." if closed else DEVICE)
     mlir.verify(module)
 
 
-def _strip(operations: Iterable[ir.Operation]) -> None:
-    """Takes our discardable attributes off the operations."""
+def _strip(operations: Iterable[ir.Operation], beginning: str) -> None:
+    """Takes discardable attributes of ours off the operations: those whose names begin so."""
     for op in operations:
-        for name in [name for name in op.attributes if name.startswith("meshbridge.")]:
+        for name in [name for name in op.attributes if name.startswith(beginning)]:
             del op.attributes[name]
 
 

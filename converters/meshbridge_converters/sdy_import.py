@@ -34,6 +34,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import MANUAL, SHARDING_GROUP, SIDES, OpError, ancestor_in, function_type, has_no_regions, ir, tensor_type
 from meshbridge.ir.sharding import Sharding
+from meshbridge.ops.refused import DEVICE, has_effect
 from meshbridge_converters import carriers, group_meshes, invariants, meshes, sdy_attributes, sdy_frontend
 from meshbridge_converters.carriers import CONSTRAINING, NAMED, OUR_PROPAGATION_EDGES, PROPAGATION_EDGES, SHARDING
 from meshbridge_converters.invariants import Groups
@@ -239,6 +240,8 @@ class _Import:
         """`sdy.sharding` on an operation: one annotation per tensor result. Other values (tokens, none at all) keep theirs."""
         op = site.op
         attrs = carriers.per_value(op.attributes[SHARDING])
+        if site.name == mlir.CUSTOM_CALL and attrs and has_effect(op):
+            self._keep_device(op, attrs[0])
         ip = ir.InsertionPoint.after(op)
         for result, attr in zip(list(op.results), attrs, strict=False):  # sdy gives one without results one sharding
             if tensor_type(result):
@@ -247,6 +250,13 @@ class _Import:
             del op.attributes[SHARDING]
         else:
             self.stays(site)
+
+    def _keep_device(self, op: ir.Operation, attr: ir.Attribute) -> None:
+        """The device on which alone an effect happens, where that is another one than the first: results carry shardings, and a
+        call may have none."""
+        mesh = self.meshes.of_sharding(attr)
+        if mesh.is_maximal and (device := mesh.value.device_ids[0]):
+            op.attributes[DEVICE] = attributes.index_attr(device)
 
     def constraint(self, site: _Site) -> None:
         """An operation that says how its operand's uses are sharded or, if it has no uses itself, its operand's definition."""

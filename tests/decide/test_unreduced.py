@@ -90,7 +90,54 @@ def gradients(a: jax.Array, b: jax.Array) -> jax.Array:
     return reshard(total, P())
 
 
-PROGRAMS = [reduced, scattered, sliced, joined, used_again, in_a_scan, in_two_scans, in_branches, gradients]
+def converted(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Each term is converted: what is reduced is of the wider type. Numbers are integers, so that nothing is rounded."""
+    terms = _dot(jnp.round(a).astype(jnp.bfloat16), jnp.round(b).astype(jnp.bfloat16))
+    return reshard(terms.astype(jnp.float32) + _zeros(), P())
+
+
+def moved(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Through what only moves data, or joins several values."""
+    total = _dot(a, b)
+    rows = lax.broadcast_in_dim(total.T, (3, 16, 16), (1, 2), out_sharding=P(None, None, None, unreduced={"x"}))
+    both = lax.concatenate([rows, lax.pad(rows, jnp.float32(0), [(0, 1, 0), (0, 0, 0), (0, 0, 0)])], 0)
+    first, _ = lax.split(both, [4, 3], axis=0)
+    written = lax.dynamic_update_slice(first, rows + rows, (jnp.argmin(jnp.arange(3)), 0, 0))
+    where = jnp.broadcast_to(jnp.arange(4)[:, None, None] > 1, written.shape)
+    return reshard(lax.select(where, written, first), P())
+
+
+def stacked(a: jax.Array, b: jax.Array) -> jax.Array:
+    """The gradients of layers, which a scan stacks, added up over micro-batches."""
+
+    def loss(layers: jax.Array, batch: jax.Array) -> jax.Array:
+        def layer(x: jax.Array, weights: jax.Array) -> tuple[jax.Array, None]:
+            return jnp.einsum("ij,jk->ik", jnp.tanh(x), weights, out_sharding=P("x", None)), None
+
+        return jnp.sum(lax.scan(layer, batch, layers)[0])
+
+    three = P(None, None, None, unreduced={"x"})
+    layers = reshard(jnp.sin(jnp.arange(1024.0)).reshape(4, 16, 16), P(None, None, None, reduced={"x"}))
+    batches = jnp.stack([reshard(a, P("x", None))[:, :16]] * 5)
+    start = reshard(jnp.zeros((4, 16, 16)), three)
+    total = lax.scan(lambda total, batch: (total + jax.grad(loss)(layers, batch), None), start, batches)[0]
+    return reshard(total, P())
+
+
+PROGRAMS = [
+    converted,
+    moved,
+    stacked,
+    reduced,
+    scattered,
+    sliced,
+    joined,
+    used_again,
+    in_a_scan,
+    in_two_scans,
+    in_branches,
+    gradients,
+]
 
 
 def _values(mesh: Mesh) -> tuple[jax.Array, jax.Array]:
@@ -126,6 +173,11 @@ def given_back(a: jax.Array, b: jax.Array) -> jax.Array:
     return _dot(a, b)
 
 
+def made_of_shards(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Each device's shard becomes its term, without communication."""
+    return reshard(reshard(a, P("x", None)), UNREDUCED), reshard(reshard(b, P(("y", "x"), None)), P("y", None, unreduced={"x"}))
+
+
 def taken(a: jax.Array, b: jax.Array) -> jax.Array:
     return reshard(a, P("y", None))
 
@@ -154,7 +206,7 @@ def from_shard_map_to_shard_map(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 @pytest.mark.parametrize(
-    "program", [given_back, given_by_a_shard_map, from_shard_map_to_shard_map], ids=lambda each: each.__name__
+    "program", [given_back, made_of_shards, given_by_a_shard_map, from_shard_map_to_shard_map], ids=lambda each: each.__name__
 )
 def test_results_and_shard_maps(program: Callable[..., Any], explicit_mesh: Mesh) -> None:
     _compared(program, *_values(explicit_mesh))

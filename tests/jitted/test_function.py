@@ -438,3 +438,20 @@ def test_a_program_of_symbolic_sizes_is_called(mesh: Mesh) -> None:
     )
     jitted = meshbridge.jit(lambda x: exported.call(x) + 1)
     check_same(jitted(jax.device_put(X, rows)), on_one_device(lambda x: jnp.flip(x, 0) * 2 + 1, X))
+
+
+def test_views_that_do_not_cut_each_other_are_refused_with_both_lines() -> None:
+    devices = np.array(jax.devices()[:6])
+    wide, tall = (
+        NamedSharding(Mesh(devices.reshape(shape), names), P(*names))
+        for shape, names in (((2, 3), ("a", "b")), ((3, 2), ("c", "d")))
+    )
+
+    def function(x: jax.Array, y: jax.Array) -> jax.Array:
+        doubled = jnp.sin(x) * 2
+        return jnp.cos(y) + doubled
+
+    x = np.ones((6, 6), np.float32)
+    lines = r"test_function.py:\d+:\d+: error: .* @\w+ \(.*\) is a second mesh beside @\w+ \(.*\), of .*test_function.py:\d+:\d+;"
+    with pytest.raises(MeshError, match=rf"(?s){lines}.*hint: .*jax.device_put between"):
+        meshbridge.jit(function)(jax.device_put(x, wide), jax.device_put(x, tall))

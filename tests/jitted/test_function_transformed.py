@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -148,3 +150,28 @@ def test_what_is_traced_as_a_whole_is_not_called_elsewhere(partitioned: Any, mes
     assert meshbridge.partition(inner, W).mlir_module().count("sdy.manual_computation") == 1
     check_same(inner(W), on_one_device(lambda w: product(X, w) * 2, W))
     check_same(whole(W), on_one_device(lambda w: product(X, w) * 2 + 1, W))
+
+
+@pytest.mark.parametrize("inner", [jax.jit, meshbridge.jit])
+@pytest.mark.parametrize(
+    "transform",
+    [jax.grad, jax.vmap, jax.value_and_grad, jax.hessian, jax.checkpoint, lambda f: functools.wraps(f)(lambda x: f(x) + 100)],
+)
+def test_what_wraps_a_jitted_function_is_another_function(
+    transform: Callable[..., Any], inner: Callable[..., Any], mesh: Mesh
+) -> None:
+    """It has the attributes of the function that it wraps."""
+
+    def cubes(x: jax.Array) -> jax.Array:
+        return (x**3).sum()
+
+    x = X[0]
+    check_same(meshbridge.jit(transform(inner(cubes)))(jax.device_put(x, NamedSharding(mesh, P("data")))), transform(cubes)(x))
+
+
+def test_traced_within_a_shard_map_that_checks_nothing(mesh: Mesh) -> None:
+    spec = P("data")
+    mapped = jax.shard_map(meshbridge.jit(lambda x: x * 2), mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    jitted = meshbridge.jit(mapped)
+    assert jitted.trace(X).lower().compile()(X).shape == X.shape
+    check_same(jitted(X), on_one_device(lambda x: x * 2, X))

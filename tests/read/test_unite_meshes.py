@@ -124,5 +124,7 @@ def test_meshes_that_are_no_views_of_the_same_devices_stay() -> None:
 
 def test_axes_that_do_not_cut_each_other_are_refused_with_a_way_out() -> None:
     module = ir.Module.parse("\n".join((declared("a", 2, 3), declared("b", 3, 2))), mlir.context())
-    with pytest.raises(OpError, match=r"(?s)@b is a second mesh beside @a.*hint: views of the same devices"):
+    with pytest.raises(
+        OpError, match=r"(?s)@b \(0=3, 1=2\) is a second mesh beside @a \(0=2, 1=3\).*hint: these views of the same devices"
+    ):
         find_mesh(module)

@@ -87,6 +87,21 @@ def _mask(step: s.Mask, buffers: Buffers) -> Buffers:
     return [b if group_index(step.digits, d) == 0 else np.full_like(b, neutral) for d, b in enumerate(buffers)]
 
 
+NEUTRAL = {"sum": 0, "product": 1, "bitwise_xor": 0, "bitwise_or": 0, "bitwise_and": -1}
+
+
+def _place(step: s.Place, buffers: Buffers) -> Buffers:
+    placed = []
+    for device, buffer in enumerate(buffers):
+        size = buffer.shape[step.dim]
+        bounds = {"max": np.iinfo(np.int64).min, "min": np.iinfo(np.int64).max}
+        filled = np.full(step.shape, (NEUTRAL | bounds)[step.kind], buffer.dtype)
+        start = group_index(step.digits, device) * size
+        filled[(slice(None),) * step.dim + (slice(start, start + size),)] = buffer
+        placed.append(filled)
+    return placed
+
+
 def _permute(step: s.Permute, buffers: Buffers) -> Buffers:
     senders = {}
     for sender in range(len(buffers)):
@@ -178,6 +193,7 @@ RUN: dict[type[s.Step], Callable[[Any, Buffers], Buffers]] = {
     s.Pad: _local(_pad),
     s.Crop: _local(_crop),
     s.Mask: _mask,
+    s.Place: _place,
     s.Slice: _grouped(lambda step, group: [np.split(b, len(group), step.dim)[i] for i, b in enumerate(group)]),
     s.AllGather: _grouped(lambda step, group: [np.concatenate(group, step.dim)] * len(group)),
     s.AllReduce: _grouped(lambda step, group: [_combined(step, group)] * len(group)),

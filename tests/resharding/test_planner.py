@@ -120,6 +120,21 @@ def test_a_value_becomes_partial() -> None:
         assert np.array_equal(after[column] + after[4 + column], whole[:, 2 * column : 2 * column + 2])
 
 
+@pytest.mark.parametrize("kind", ["sum", "product", "max", "min", "bitwise_or"])
+@pytest.mark.parametrize("source", [((0,), ()), ((1, 0), ()), ((0, 1), ()), ((1,), (0,)), ((1,), (2, 0))])
+def test_shards_become_terms_where_they_are(source: Split, kind: str) -> None:
+    """Along the innermost axes of a dimension, each device's shard among neutral elements is its term: nothing is sent."""
+    mesh, whole = Mesh("m", (2, 2, 2)), np.arange(1, 65).reshape(8, 8)
+    pair = Sharding("m", source), Sharding("m", ((), ()), (0,), kind)
+    found = plan((8, 8), "i32", mesh, *pair, Options(check=True))
+    after = run(found, shards(whole, mesh, found.source))
+    combine = {"sum": np.add, "product": np.multiply, "max": np.maximum, "min": np.minimum, "bitwise_or": np.bitwise_or}[kind]
+    for device in range(4):
+        assert np.array_equal(combine(after[device], after[4 + device]), whole)
+    assert found.total_bytes == bound((8, 8), "i32", mesh, *pair).total
+    assert bool(found.total_bytes) == (source != ((0,), ()))
+
+
 def test_a_plan_is_memoised_and_readable() -> None:
     mesh, pair = Mesh("m", (65536,)), (Sharding("m", ((0,), ())), Sharding("m", ((), (0,))))
     found = plan((65536, 65536), "bf16", mesh, *pair)

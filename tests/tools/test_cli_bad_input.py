@@ -412,4 +412,8 @@ module {
 def test_a_second_mesh_without_a_location_is_shown_where_it_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "program.mlir").write_text(TWO_MESHES)
     assert cli.main(["partition", str(tmp_path / "program.mlir"), "-o", str(tmp_path / "out")]) == 1
-    assert capsys.readouterr().err.startswith("model.py:7:3: error: 'mesh.sharding' op @b is a second mesh beside @a")
+    assert capsys.readouterr().err == (
+        "model.py:7:3: error: 'mesh.sharding' op @b (y=2) of devices 1, 0 is a second mesh beside @a (x=2), "
+        f"of {tmp_path / 'program.mlir'}:5:3; "
+        "a program is partitioned on one\n  hint: run what is for other devices by itself, with jax.device_put between\n"
+    )

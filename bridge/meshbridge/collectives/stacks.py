@@ -61,6 +61,8 @@ def communicate_stacks(loop: ir.Operation, rewriter: MeshRewriter, growth: int) 
     """Moves collectives of the rows of stacks behind `loop` where what is around it adds the stacks up."""
     for number in range(len(loop.results)):
         stack = loop.results[number]
+        if not isinstance(stack.type, ir.RankedTensorType):
+            continue
         most = type_bytes(stack.type) + growth
         if _is_added_up(stack, rewriter):
             while (found := _stack(loop, number, rewriter)) is not None and type_bytes(found.type) <= most:

@@ -18,11 +18,12 @@ from meshbridge.decide.decisions import AS_OPERANDS, CHEAPEST, GIVEN, BlockDecis
 from meshbridge.decide.graph import Graph, Kind, Node, Tensor, wanted_partial
 from meshbridge.decide.kind_choices import has_layout
 from meshbridge.decide.value import Value
-from meshbridge.ir.mlir import COMPOSITE, ir
-from meshbridge.ir.sharding import Axes, Sharding, Split
+from meshbridge.ir.mlir import COMPOSITE, CUSTOM_CALL, ir
+from meshbridge.ir.sharding import Axes, Sharding, Split, is_even
 from meshbridge.ops.layouts import in_layout, shared_layout
 from meshbridge.ops.linear import ADD, LINEAR
 from meshbridge.ops.option import Option, sharding_of
+from meshbridge.ops.refused import is_of_shards
 from meshbridge.ops.rule import ShardingRule
 
 _SUMMED = ("f", "bf", "complex", "i8", "i16", "i32", "i64", "ui")
@@ -281,6 +282,8 @@ class Assigner:
         layout = shared_layout(node.op, kind.rule, [value and value.defined for value in arriving])
         if layout is not None:
             return self._in_layout(node, layout, arriving), False
+        if node.name == CUSTOM_CALL and is_of_shards(node.op):
+            return self._as_they_come(node, arriving), False
         taken = self._taken(node, arriving)
         results = [value and value.tensor for value in before[count:]]
         free = self._free.get(node.only_result, ())
@@ -311,6 +314,19 @@ class Assigner:
                 self._change(number, defined=layout)
         held = in_layout(layout, node.rule, [value and value.defined for value in arriving])
         return OpDecision(AS_OPERANDS, held, self._defined(node), node.rule, layout=layout)
+
+    def _as_they_come(self, node: Node, arriving: Sequence[Value | None]) -> OpDecision:
+        """A call of Python is given the shards that each device holds, whatever operands beside each other are sharded like; but
+        none with padding."""
+        mesh, needs = self.graph.mesh, list[Sharding | None]()
+        for number, value in zip(node.operands, arriving, strict=True):
+            need = value and value.defined.without_partial()
+            if value is not None and need is not None and not is_even(value.tensor.shape, mesh, need.split_axes):
+                need = sharding_of(mesh.name, ((),) * len(value.tensor.shape))
+            if need is not None:
+                self._pay(node, number, need)
+            needs.append(need)
+        return OpDecision(AS_OPERANDS, tuple(needs), self._defined(node), node.rule, ((),) * len(node.rule.loops))
 
     def _taken(self, node: Node, arriving: Sequence[Value | None]) -> Taken:
         """Per operand, the axes over which it arrives partial and is passed on so."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from meshbridge.decide.graph import Graph, Node
 from meshbridge.ir.sharding import Axes, Sharding
-from meshbridge.ops.linear import ADD
+from meshbridge.ops.linear import termwise_operands
 
 
 def carry_declarations(graph: Graph) -> None:
@@ -91,7 +91,7 @@ def _wanted_by_readers(graph: Graph, tensor: int) -> Sharding | None:
 
 def _leaves(graph: Graph, node: Node, axes: Axes) -> bool:
     """Whether the op could leave its result a sum over shards along `axes`."""
-    return any(loop.reduction == "sum" for loop in node.rule.loops) or _carried(graph, node) == axes
+    return any(loop.reduction == "sum" for loop in node.rule.loops) or bool(_passed_on(graph, node, axes))
 
 
 def _declare(graph: Graph, tensor: int, layout: Sharding) -> None:
@@ -100,22 +100,23 @@ def _declare(graph: Graph, tensor: int, layout: Sharding) -> None:
     graph.describe(tensor, layout=declared, banned=known.banned | frozenset(layout.partial_axes))
 
 
-def _carried(graph: Graph, node: Node) -> Axes:
-    return node.carried(_partial(graph, node.operands))
-
-
 def _partial(graph: Graph, tensors: Iterable[int]) -> list[Axes]:
     return [graph.tensors[tensor].summed_axes if tensor >= 0 else () for tensor in tensors]
 
 
 def _kept(graph: Graph, node: Node) -> tuple[Axes, ...]:
-    """Per operand, the axes along which the op takes it partial, because its result is declared so. What is added to a partial
-    value is made one, on one device of each group."""
+    """Per operand, the axes along which the op takes it partial, because its result is declared so."""
     tensor = node.only_result
     axes = graph.tensors[tensor].summed_axes if tensor >= 0 else ()
+    return _passed_on(graph, node, axes) if axes else ()
+
+
+def _passed_on(graph: Graph, node: Node, axes: Axes) -> tuple[Axes, ...]:
+    """Per operand, the axes along which the op takes it partial to leave its result partial along `axes`; () if it cannot. What
+    joins a partial value, in a sum for one, is made one, on one device of each group."""
     partial = _partial(graph, node.operands)
-    if not axes or axes not in partial:
+    if axes not in partial:
         return ()
-    if node.name in ADD:
-        return (axes,) * len(partial)
-    return tuple(partial) if _carried(graph, node) == axes else ()
+    if terms := termwise_operands(node.op):
+        return tuple([axes if number in terms else () for number in range(len(partial))])
+    return tuple(partial) if node.carried(partial) == axes else ()

@@ -27,25 +27,45 @@ def find_mesh(module: ir.Module, function: ir.Operation | None = None) -> Mesh |
     larger = {op: mesh for op, mesh in declared.items() if mesh.size != 1} or dict(list(declared.items())[:1])
     meshes = list(larger.values())
     if len(meshes) > 1:
-        raise OpError(
-            _placed(list(larger)[1], meshes[1], module),
-            f"@{meshes[1].name} is a second mesh beside @{meshes[0].name}; a program is partitioned on one",
-            "views of the same devices in the same order are one mesh, where the axes of one are cut by those of the other; "
-            "run what is for other devices by itself, with jax.device_put between",
-        )
+        first, second = (_placed(op, mesh, module) for op, mesh in list(larger.items())[:2])
+        raise _second(first, second, *meshes[:2])
     if not meshes:
         return None
     refuse_too_many(next(iter(larger)), meshes[0])
     return meshes[0]
 
 
+def _second(first: ir.Operation, second: ir.Operation, mesh: Mesh, other: Mesh) -> OpError:
+    """The refusal of a second mesh, with the places of both."""
+    said = f", of {source_location(first)}" if source_location(first) != UNKNOWN else ""
+    found = f"{_shown(other)} is a second mesh beside {_shown(mesh)}{said}; a program is partitioned on one"
+    if (mesh.size, mesh.device_ids) != (other.size, other.device_ids):
+        return OpError(second, found, "run what is for other devices by itself, with jax.device_put between")
+    hint = (
+        "these views of the same devices are not one mesh, as no axes of one are cut by those of the other; "
+        "name one mesh in both places, or run what is on the second one by itself, with jax.device_put between"
+    )
+    return OpError(second, found, hint)
+
+
+def _shown(mesh: Mesh) -> str:
+    axes = ", ".join(f"{name}={size}" for name, size in mesh.named_axes)
+    order = f" of devices {', '.join(map(str, mesh.device_ids[:8]))}{', …' if mesh.size > 8 else ''}" if mesh.device_ids else ""
+    return f"@{mesh.name} ({axes}){order}"
+
+
 def _placed(declaration: ir.Operation, mesh: Mesh, module: ir.Module) -> ir.Operation:
-    """What a diagnostic about a mesh points to: what declares it, or, as JAX gives that no location, the first op that names it
-    and has one."""
-    if source_location(declaration) != UNKNOWN:
-        return declaration
-    naming = (op for op in walk_all(module) if op != declaration and source_location(op) != UNKNOWN)
-    return next((op for op in naming if mesh.name in named_meshes([op])), declaration)
+    """What a diagnostic about a mesh points to: what declares it, or, as JAX gives that no location, the first op that names it,
+    or uses what is sharded on it, and has one."""
+    waiting = [declaration, *(op for op in walk_all(module) if mesh.name in named_meshes([op]))]
+    seen: set[ir.Operation] = set()
+    for op in waiting:  # grows meanwhile
+        if source_location(op) != UNKNOWN:
+            return op
+        new = {use.owner.operation: None for result in op.results for use in result.uses} if op not in seen else {}
+        seen.add(op)
+        waiting += new
+    return declaration
 
 
 UNKNOWN = "<unknown>"

@@ -15,6 +15,7 @@ from meshbridge import pipeline
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.jitted import plan_cache
 from meshbridge.machines.machine import OptionValue
+from meshbridge.ops import inspections
 from meshbridge.reports import Report, partition_and_report
 from meshbridge.runtime import devices as jax_devices
 from meshbridge.runtime import lowerings, processes, xla
@@ -106,6 +107,8 @@ class Planned(lowerings.Replacement):
             raise MeshError(f"error: the partitioned program is one for Shardy, which JAX is told not to use\n  hint: {hint}")
         module = self.source()
         plan_cache.partition_module(module, self.options)
+        for answer in inspections.answered(module):
+            self.tell(answer)
         xla.order_collectives(module, self.devices)
         return module
 

@@ -13,7 +13,7 @@ from itertools import product
 
 from meshbridge.ir.mlir import ir
 from meshbridge.ops.attention_calls import attention_rule, is_attention
-from meshbridge.ops.refused import PLACEMENT
+from meshbridge.ops.refused import INSPECTION, PLACEMENT
 from meshbridge.ops.rule import shape_of
 from meshbridge.ops.rule_notation import Factors
 from meshbridge.ops.sharding_rules import Rule
@@ -47,7 +47,7 @@ def known_rule(op: ir.Operation, target: str) -> Rule | None:
     """The rule of a call of `target`; None if nothing is known of it."""
     if _SHAPE in op.attributes:
         return None
-    if target in (PLACEMENT, _LAYOUT):
+    if target in (PLACEMENT, INSPECTION, _LAYOUT):
         return _aligned(op, lambda dim: True)
     if target == "ApproxTopK":
         return _approximate_top_k(op)

@@ -29,7 +29,16 @@ WIDER = {"f16": ("f32", "f64"), "bf16": ("f32", "f64"), "f32": ("f64",)}
 """Floating-point types by the one whose numbers they hold all."""
 
 LINEAR = UNARY | SCALE.keys() | ADD
-"""All of them."""
+"""Those that pass partial operands on wherever that sends no more."""
+
+_TERMWISE = {
+    f"stablehlo.{name}": operands
+    for name, operands in {
+        "broadcast_in_dim": (0,), "dynamic_slice": (0,), "dynamic_update_slice": (0, 1), "gather": (0,), "reduce_precision": (0,),
+        "select": (1, 2),
+    }.items()
+}  # fmt: skip
+"""Further ops by the operands in which they are linear together: their terms make the terms of the result."""
 
 
 def carried_axes(op: ir.Operation, rule: ShardingRule, partial: Sequence[Axes]) -> Axes:
@@ -49,6 +58,25 @@ def carried_axes(op: ir.Operation, rule: ShardingRule, partial: Sequence[Axes]) 
         kinds = {loop.reduction for loop in rule.loops}
         return partial[0] if kinds <= {"", "sum"} and ("sum" in kinds or name != "stablehlo.reduce") else ()
     return ()
+
+
+def termwise_operands(op: ir.Operation) -> tuple[int, ...]:
+    """The operands that an op takes as terms of sums over shards where the user says that operand and result are such sums.
+
+    A conversion and `reduce_precision` round each term: that is what JAX's types say of them.
+    """
+    if op.name in ADD or op.name == "stablehlo.concatenate":
+        return tuple(range(len(op.operands)))
+    if op.name == "stablehlo.convert" and not _rounds_to_integers(op):
+        return (0,)
+    if op.name == "stablehlo.pad" and is_splat(op.operands[1], 0):
+        return (0,)
+    return _TERMWISE.get(op.name, ())
+
+
+def _rounds_to_integers(op: ir.Operation) -> bool:
+    given, made = (element_of(value.type) for value in (op.operands[0], op.results[0]))
+    return is_integer(made) and (not is_integer(given) or ir.IntegerType(made).width == 1)
 
 
 def is_reshape(op: ir.Operation) -> bool:

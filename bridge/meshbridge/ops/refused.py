@@ -15,6 +15,9 @@ MAX_BYTES = 2**63 - 1
 PLACEMENT = "annotate_device_placement"
 """The call that says in which memory its value is kept. Its operand is its result, and each device keeps its own shard there."""
 
+INSPECTION = "meshbridge.inspect_sharding"
+"""The call that asks how its operand is sharded (`inspections`). It does nothing when the program runs."""
+
 _EFFECT = "has a side effect that would happen once per device"
 _DEVICE = "says which device runs it, which has no meaning where programs compute on global tensors"
 _GROUPS = "exchanges shards, which has no meaning where programs compute on global tensors"
@@ -59,12 +62,8 @@ def refuse(op: ir.Operation, name: str, *, is_inside: bool) -> None:
         raise OpError(op, *REFUSED[name])
     if name in INSIDE_ONLY and not is_inside:
         raise OpError(op, INSIDE_ONLY[name], "move it into a manual computation; --local takes the program as one device's")
-    if name == CUSTOM_CALL and has_effect(op):
-        if not is_callback(op):
-            raise OpError(op, _EFFECT, "keep it out of the partitioned program")
-        if len(op.results) and not is_inside:
-            hint = "jax.pure_callback has no effect, jax.debug.callback no results; both are partitioned"
-            raise OpError(op, "calls a Python function that has an effect and results, or an order", hint)
+    if name == CUSTOM_CALL and has_effect(op) and not is_callback(op):
+        raise OpError(op, _EFFECT, "keep it out of the partitioned program")
 
 
 def is_callback(op: ir.Operation) -> bool:
@@ -76,9 +75,19 @@ _CALLBACK = re.compile(r"xla_(ffi_)?(partitioned_)?python_(cpu|gpu)_callback|xla
 """The targets by which JAX calls Python."""
 
 
+DEVICE = "meshbridge.device"
+"""Attribute of a call of Python: the logical device that makes the call, where that is another one than the first."""
+
+
+def is_of_shards(op: ir.Operation) -> bool:
+    """Whether each device calls a Python function with the shards that it holds (`jax.debug.callback(…, partitioned=True)`)."""
+    return is_callback(op) and "_partitioned_" in call_target(op)
+
+
 def has_effect(op: ir.Operation) -> bool:
-    """Whether a call does what must not be done by every device. A placement is for each device's own shard."""
-    if call_target(op) == PLACEMENT:
+    """Whether a call does what must not be done by every device. A placement is for each device's own shard, and questions are
+    answered before the program runs."""
+    if call_target(op) in (PLACEMENT, INSPECTION):
         return False
     return "has_side_effect" in op.attributes and ir.BoolAttr(op.attributes["has_side_effect"]).value
 

@@ -324,7 +324,11 @@ class SpmdProgram:
 
     def is_first(self, axes: Axes) -> ir.Value:
         """Whether this device is the first of its group along `axes`: tensor<i1>."""
-        return self.emit.compare("EQ", self.group_index(axes), 0)
+        return self.is_at(axes, 0)
+
+    def is_at(self, axes: Axes, position: int) -> ir.Value:
+        """Whether this device is at that position of its group along `axes`: tensor<i1>."""
+        return self.emit.compare("EQ", self.group_index(axes), position)
 
 
 def mask_padding(value: ir.Value, dim: int, size: int, axes: Axes, kind: str, at: SpmdProgram) -> ir.Value:

@@ -10,7 +10,7 @@ import numpy as np
 from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.resharding.boxes import DimLayout, layout
-from meshbridge.resharding.routes import reduced_axes
+from meshbridge.resharding.routes import placed, reduced_axes
 from meshbridge.resharding.steps import Shape
 
 
@@ -26,13 +26,14 @@ def bound(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardi
     """The lower bound between two shardings: the elements of the target shard that the device does not own in the source.
 
     Halos of the source count where a dimension is sharded alike on both sides, not otherwise. Where the value becomes partial,
-    every device counts as if it needed its shard.
+    every device counts as if it needed its shard, but along axes that split the source: there it has a term already.
 
     Of a partial source with n terms, every element takes n-1 transfers before anybody holds it, and then one for each holder; one
     less, if any of those has a term of it to begin with. Only the sum over devices has a bound then, and the busiest device
     receives at least its share.
     """
     source, target = source.padded(len(shape)), target.padded(len(shape))
+    source = placed(shape, mesh, source, target) or source
     before, after = layout(shape, mesh, source), layout(shape, mesh, target)
     size = element_bytes(dtype)
     wanted = _product([_sizes(mesh, dim, dim) for dim in after], mesh)

@@ -20,6 +20,7 @@ from meshbridge.resharding.steps import (
     Mask,
     Pad,
     Permute,
+    Place,
     Reblock,
     Relay,
     Rounds,
@@ -69,6 +70,17 @@ def masks(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Steps
     """What makes the value partial along the axes that `target` names and `source` does not."""
     _, masked = reduced_axes(source, target)
     return (Mask(buffer_shape(shape, mesh, target), axis_digits(mesh, masked), target.partial_kind),) if masked else ()
+
+
+def places(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Steps:
+    """What makes the value partial along axes that split the source, and nothing in the target (`placed`)."""
+    steps: list[Step] = []
+    buffer = list(buffer_shape(shape, mesh, source))
+    for dim, (before, after) in enumerate(zip(source.split_axes, target.split_axes, strict=True)):
+        if axes := before[len(after) :]:
+            buffer[dim] *= mesh.group_size(axes)
+            steps.append(Place(tuple(buffer), axis_digits(mesh, axes), dim, target.partial_kind))
+    return tuple(steps)
 
 
 def plans_by_tiles(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, tight: bool = False) -> Iterator[Steps]:

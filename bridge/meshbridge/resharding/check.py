@@ -113,8 +113,14 @@ def _resize(step: s.Pad | s.Crop, state: _State) -> None:
         raise PlanError("padding at the beginning of a dimension")
 
 
-def _mask(step: s.Mask, state: _State) -> None:
+def _mask(step: s.Mask | s.Place, state: _State) -> None:
     state.partial = without([*state.partial, *step.digits], ())
+
+
+def _place(step: s.Place, state: _State) -> None:
+    _mask(step, state)
+    factors = state.factors
+    factors.dims[step.dim] = factors.release(step.digits) + factors.dims[step.dim]
 
 
 def _slice(step: s.Slice, state: _State) -> None:
@@ -190,6 +196,7 @@ EXECUTE: dict[type[Step], Callable[[Any, _State], None]] = {
     s.Pad: _resize,
     s.Crop: _resize,
     s.Mask: _mask,
+    s.Place: _place,
     s.Slice: _slice,
     s.AllGather: _all_gather,
     s.AllReduce: _reduce,

@@ -18,6 +18,7 @@ from meshbridge.dialect import build
 from meshbridge.ir.builder import Builder, element_of, integer, shape_of, tensor
 from meshbridge.ir.combine import reduce_scatter
 from meshbridge.ir.digits import Digit, Digits, group_size
+from meshbridge.ir.elements import neutral
 from meshbridge.ir.exchange import COMBINERS, exchange_over, in_rows, out_of_rows
 from meshbridge.ir.groups import shifted
 from meshbridge.ir.mlir import MeshError, ir
@@ -80,6 +81,15 @@ def _mask(step: s.Mask, value: ir.Value, site: Site) -> ir.Value:
         return value
     first = site.emit.compare("EQ", site.number(step.digits), 0)
     return site.emit.select(first, value, _IDENTITY[step.kind])
+
+
+@_emit_step.register
+def _place(step: s.Place, value: ir.Value, site: Site) -> ir.Value:
+    emit, size, element = site.emit, shape_of(value)[step.dim], element_of(value)
+    ignored = neutral(step.kind, element)
+    starts = [emit.scalar(0)] * len(step.shape)
+    starts[step.dim] = emit.beginning(site.number(step.digits), group_size(step.digits), size)
+    return emit.dynamic_paste(emit.splat(tensor(step.shape, element), ignored), value, starts)
 
 
 @_emit_step.register

@@ -17,13 +17,22 @@ from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding, is_even
 from meshbridge.resharding.boxes import buffer_shape, lie_alike
-from meshbridge.resharding.candidates import in_padding, masks, padded_shape, plans_between, plans_by_tiles, relabel, relabelling
+from meshbridge.resharding.candidates import (
+    in_padding,
+    masks,
+    padded_shape,
+    places,
+    plans_between,
+    plans_by_tiles,
+    relabel,
+    relabelling,
+)
 from meshbridge.resharding.check import PlanError, check
 from meshbridge.resharding.exchange import exchanged_axes
 from meshbridge.resharding.objective import BYTES, Objective
 from meshbridge.resharding.plan import DEFAULTS, Options, Plan
 from meshbridge.resharding.price import even_share
-from meshbridge.resharding.routes import reduced_axes, replications, routes
+from meshbridge.resharding.routes import placed, reduced_axes, replications, routes
 from meshbridge.resharding.steps import Rounds, Shape, Step
 from meshbridge.resharding.tiles import TileExchange
 from meshbridge.resharding.uneven import way_between
@@ -45,6 +54,9 @@ def plan(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
             raise MeshError(f"a partial value of kind {sharding.partial_kind} needs integers, found {dtype}")
     source, target = _normal(shape, mesh, source), _normal(shape, mesh, target)
     start = buffer_shape(shape, mesh, source)
+    if (first := placed(shape, mesh, source, target)) is not None:
+        rest = plan(shape, dtype, mesh, first, target, options).steps
+        return Plan(shape, dtype, mesh, source, target, start, (*places(shape, mesh, source, first), *rest))
     if _goes_by_price(shape, mesh, source, target, options):
         return Plan(shape, dtype, mesh, source, target, start, _steps_of_best_way(shape, dtype, mesh, source, target, options))
     found: list[Plan] = []
@@ -123,6 +135,7 @@ def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
     options, size = objective.pricing, element_bytes(dtype)
     if source.is_plain and target.is_plain:
         source, target = source.padded(len(shape)), target.padded(len(shape))
+        source = placed(shape, mesh, source, target) or source
         if is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes):
             share = even_share(mesh, source, target, options.permutes(mesh))
             if share is not None:

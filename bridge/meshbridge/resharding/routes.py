@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from meshbridge.ir.mlir import MeshError
-from meshbridge.ir.sharding import Axes, Mesh, Sharding
+from meshbridge.ir.sharding import Axes, Mesh, Sharding, is_even
 from meshbridge.resharding.alignment import align
 from meshbridge.resharding.steps import Shape
 
@@ -23,6 +23,27 @@ def reduced_axes(source: Sharding, target: Sharding) -> tuple[Axes, Axes]:
     kept = set(source.partial_axes) & set(target.partial_axes) if source.partial_kind == target.partial_kind else set()
     reduced = tuple(axis for axis in source.partial_axes if axis not in kept)
     return reduced, tuple(axis for axis in target.partial_axes if axis not in kept)
+
+
+def placed(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Sharding | None:
+    """What the source becomes without communication on its way to a target that is partial along axes that split the source:
+    each device holds its shard among neutral elements. None where there is nothing of the kind, or blocks would not be whole."""
+    _, made = reduced_axes(source, target)
+    is_alike = not source.partial_axes or source.partial_kind == target.partial_kind
+    if not made or not is_alike or not (source.is_plain and target.is_plain) or not is_even(shape, mesh, source.split_axes):
+        return None
+    split = tuple(axes[: len(axes) - _ending(axes, made)] for axes in source.split_axes)
+    if split == source.split_axes:
+        return None
+    summed = {axis for axes, kept in zip(source.split_axes, split, strict=True) for axis in axes[len(kept) :]}
+    return replace(
+        source, split_axes=split, partial_axes=tuple(sorted({*source.partial_axes, *summed})), partial_kind=target.partial_kind
+    )
+
+
+def _ending(axes: Axes, made: Axes) -> int:
+    """How many of `axes`, from the innermost on, are in `made`."""
+    return next((count for count, axis in enumerate(reversed(axes)) if axis not in made), len(axes))
 
 
 def routes(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Iterator[Route]:

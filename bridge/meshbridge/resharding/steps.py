@@ -130,6 +130,19 @@ class Mask(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class Place(Step):
+    """From split to partial: each device puts its buffer where it belongs along `dim` of the buffer of its group along `digits`,
+    among neutral elements of the reduction."""
+
+    digits: Digits
+    dim: int
+    kind: str
+
+    def text(self, mesh: Mesh) -> str:
+        return f"become partial {self.kind} over {describe(mesh, self.digits)}, each shard in its place of dim {self.dim}"
+
+
+@dataclass(frozen=True, slots=True)
 class Slice(Step):
     """Each device keeps the piece along `dim` that its number along `digits` names."""
 

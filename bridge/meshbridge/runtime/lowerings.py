@@ -21,15 +21,19 @@ from jax._src.api import jit as _jit  # JAX's own, whoever has put another one i
 from jax._src.config import int_state
 from jax._src.core import jaxpr_as_fun, jaxprs_in_params
 from jax._src.custom_partitioning import custom_partitioning_p
+from jax._src.debugging import _inspect_sharding_lowering_rule, inspect_sharding_p
 from jax._src.interpreters import partial_eval, pxla
 from jax._src.interpreters.mlir import refine_polymorphic_shapes
 from jax._src.pjit import _cpp_pjit, jit_p
 from jax.interpreters import mlir as lowering
 from jax.stages import Lowered
+from jaxlib.xla_client import HloSharding, OpSharding
 
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.machines.machine import OptionValue
+from meshbridge.ops.inspections import Answer
+from meshbridge.ops.refused import INSPECTION
 
 MARK = "meshbridge"
 """The compiler option that marks a function of `meshbridge.jit`; its value says how to partition."""
@@ -41,9 +45,21 @@ def _as_called(ctx: Any, *values: Any, call: Any, **_: Any) -> Any:
     return lowering.lower_fun(jaxpr_as_fun(call), multiple_results=True)(ctx, *values)
 
 
-LOWERING_RULES = ((custom_partitioning_p, _as_called),)
+def _inspected(ctx: Any, value: Any, **parameters: Any) -> Any:
+    kept = ctx.module_context.keepalives
+    number = len(kept)
+    results = _inspect_sharding_lowering_rule(ctx, value, **parameters)
+    if len(kept) > number:
+        call = ir.InsertionPoint.current.block.operations[-1]
+        call.attributes["call_target_name"] = ir.StringAttr.get(INSPECTION)
+        call.attributes["backend_config"] = ir.StringAttr.get(str(number))
+    return results
+
+
+LOWERING_RULES = ((custom_partitioning_p, _as_called), (inspect_sharding_p, _inspected))
 """What is within a `custom_partitioning` is a part of the function like any other: whoever partitions the program decides how it
-is sharded."""
+is sharded. That also tells it to what inspects a sharding, which is named by its number among what JAX keeps alive; JAX names it
+by its address, for XLA."""
 
 
 class _Nested(tuple[Any, ...]):
@@ -79,6 +95,19 @@ class Replacement(pxla.MeshComputation):  # type: ignore[misc]
     def source(self) -> ir.Module:
         """The program that JAX has lowered, in a context of our own."""
         return _copied(refine_polymorphic_shapes(self._hlo) if self._has_sizes_to_refine else self._hlo)
+
+    def tell(self, answer: Answer) -> None:
+        """Tells a function of `jax.debug.inspect_array_sharding` how a value is sharded, as XLA's partitioner does."""
+        found = OpSharding()
+        if not answer.tiles:
+            found.type = OpSharding.Type.MANUAL
+        elif not any(size > 1 for size in answer.tiles[:-1]):
+            found.type = OpSharding.Type.REPLICATED
+        else:
+            found.type = OpSharding.Type.OTHER
+            found.tile_assignment_dimensions, found.tile_assignment_devices = list(answer.tiles), list(answer.devices)
+            found.replicate_on_last_tile_dim = True
+        self.compile_args["keepalive"][answer.asked](HloSharding.from_proto(found))
 
     @property
     def _has_sizes_to_refine(self) -> bool:
@@ -121,8 +150,12 @@ def marked(function: Any, options: Mapping[str, Any], marked_with: Any) -> Any:
 
 
 def is_jitted(function: object) -> bool:
-    """Whether `jax.jit` itself has made a function: others, such as nnx.jit, give functions that look alike."""
-    return hasattr(function, "_jit_info")
+    """Whether `jax.jit` itself has made a function: nnx.jit gives functions that look alike, and so does whatever copies the
+    attributes of a function that it wraps, jax.grad for one."""
+    return isinstance(function, _JITTED)
+
+
+_JITTED = type(_jit(lambda: None))
 
 
 def replace_computations(by: Replace) -> None:
