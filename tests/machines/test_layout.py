@@ -167,7 +167,7 @@ def test_rings(machine: str, rings: dict[str, bool]) -> None:
         ("v5e:2x4", "*=y:(1)3+x", {"a": 6}, "'y:(1)3' is no part of the 4 devices along y of 'v5e:2x4'"),
         ("v5e:2x4", "*=y+y:(1)2", {"a": 8}, "layout of '*': y:(1)2 and y are the same devices of machine 'v5e:2x4'"),
         ("v5e:2x4", "*=y&x", {"a": 4, "b": 2}, "an axis of mesh @m ends within y and x, through which devices go in no order"),
-        ("v5e:3x4", "*=x+y", {"a": 2, "b": 6}, "mesh axis 'm' is split in 2, which 3 devices along x cannot be"),
+        ("v5e:3x4", "*=x+y", {"a": 2, "b": 6}, "mesh @m is split in 2, which 3 devices along x cannot be"),
         ("cpu8:16", "", {"a": 16}, "16 devices along memory, expected 8 at most"),
     ],
 )

@@ -119,7 +119,7 @@ def place(mesh: Mesh, target: Target) -> Placement:
             if size > 1:
                 own.append(Part(dimension, size, strides[dimension]))
                 strides[dimension] *= size
-        for number, parts_of_it in zip(run, _shared_out(own[::-1], [mesh.shape[number] for number in run], name), strict=True):
+        for number, parts_of_it in zip(run, _shared_out(own[::-1], [mesh.shape[number] for number in run], f"mesh axis '{name}'"), strict=True):
             parts[number] = parts_of_it
     return Placement(target, physical, tuple(parts))
 
@@ -160,7 +160,7 @@ def _in_order(mesh: Mesh, physical: Sequence[Dimension], target: Target) -> tupl
     parts = [part for block in found for part in block]
     if mesh.device_ids:
         parts = _reordered(parts, mesh, physical, target)
-    return tuple(_shared_out([part for part in parts if part.size > 1], mesh.shape, mesh.name))
+    return tuple(_shared_out([part for part in parts if part.size > 1], mesh.shape, f"mesh @{mesh.name}"))
 
 
 def _reordered(parts: Sequence[Part], mesh: Mesh, physical: Sequence[Dimension], target: Target) -> list[Part]:
@@ -263,8 +263,8 @@ def _preference(split: Sequence[int], whole: Sequence[int], used: Sequence[int])
     return prod(entire), len(entire), shared, tuple(split)
 
 
-def _shared_out(parts: Sequence[Part], sizes: Sequence[int], name: str) -> Iterator[tuple[Part, ...]]:
-    """The parts of a user's axis for each of the axes that it is, outermost first."""
+def _shared_out(parts: Sequence[Part], sizes: Sequence[int], what: str) -> Iterator[tuple[Part, ...]]:
+    """The parts of a user's axis, or of a mesh, for each of the axes that it is, outermost first."""
     left = list(parts)
     for size in sizes:
         own: list[Part] = []
@@ -273,7 +273,7 @@ def _shared_out(parts: Sequence[Part], sizes: Sequence[int], name: str) -> Itera
             taken = gcd(size, part.size)
             if taken not in (size, part.size):
                 along = f"{part.size} devices along {part.dimension.name}"
-                raise OrderError(f"error: mesh axis '{name}' is split in {size}, which {along} cannot be")
+                raise OrderError(f"error: {what} is split in {size}, which {along} cannot be")
             size //= taken
             own.append(Part(part.dimension, taken, part.stride * (part.size // taken)))
             if taken < part.size:
