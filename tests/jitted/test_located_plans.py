@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
+from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.jitted.plans import Planning

@@ -10,7 +10,11 @@ import pytest
 
 from meshbridge.machines.order import Digit, blocks, coordinates
 
-RING = [(0, 0), (1, 0), (2, 0), (3, 0), (3, 1), (2, 1), (1, 1), (1, 2), (2, 2), (3, 2), (3, 3), (2, 3), (1, 3), (0, 3), (0, 2), (0, 1)]  # fmt: skip
+RING = (
+    [(x, 0) for x in range(4)]
+    + [(x, y) for y, xs in enumerate([(3, 2, 1), (1, 2, 3), (3, 2, 1, 0)], 1) for x in xs]
+    + [(0, 2), (0, 1)]
+)
 """How `jax.make_mesh` goes through 4 by 4 chips of a v5e."""
 HOSTS = [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15]
 """How XLA lists the devices of hosts of 2 by 2 chips."""

@@ -31,7 +31,9 @@ def torus(*sizes: int, kind: str = "TPU v5 lite", cores: int = 1, slices: int = 
     ]
 
 
-def nodes(count: int, size: int = 8, *, slice_of: Any = lambda node, _: node, process_of: Any = lambda node, _: node) -> list[Any]:
+def nodes(
+    count: int, size: int = 8, *, slice_of: Any = lambda node, _: node, process_of: Any = lambda node, _: node
+) -> list[Any]:
     return [
         SimpleNamespace(
             platform="gpu",

@@ -42,12 +42,12 @@ class Planning:
         return f"Planning({', '.join(f'{name}={value!r}' for name, value in self.options.items())})"
 
     def on(self, devices: Sequence[Any]) -> pipeline.Options:
-        """The options for a function that runs on these devices, those of JAX where it is not known, in the topology that they say."""
+        """The options for a function that runs on these devices, in the topology that they say; on those of JAX if none."""
         return self._for(_machine(devices))
 
     def planned(self, devices: Sequence[Any], plan: Callable[[pipeline.Options, str], Made]) -> Made:
-        """What `plan` makes by the options for these devices, and the reason for their machine; without a topology where axes of the
-        program's mesh end where no link does."""
+        """What `plan` makes by the options for these devices, and the reason for their machine; without a topology where axes of
+        the program's mesh end where no link does."""
         machine = _machine(devices)
         try:
             return plan(self._for(machine), self._why(machine))

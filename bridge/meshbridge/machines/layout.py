@@ -119,7 +119,9 @@ def place(mesh: Mesh, target: Target) -> Placement:
             if size > 1:
                 own.append(Part(dimension, size, strides[dimension]))
                 strides[dimension] *= size
-        for number, parts_of_it in zip(run, _shared_out(own[::-1], [mesh.shape[number] for number in run], f"mesh axis '{name}'"), strict=True):
+        for number, parts_of_it in zip(
+            run, _shared_out(own[::-1], [mesh.shape[number] for number in run], f"mesh axis '{name}'"), strict=True
+        ):
             parts[number] = parts_of_it
     return Placement(target, physical, tuple(parts))
 
@@ -135,15 +137,17 @@ def ordered(found: Sequence[Block], physical: Sequence[Dimension]) -> str | None
 def _written(part: Part) -> str:
     """A part of a dimension as Shardy writes sub-axes, `x:(2)4`: four devices along x, of each of two blocks of them."""
     whole = part.dimension.size
-    return part.dimension.name if part.size == whole else f"{part.dimension.name}:({whole // (part.size * part.stride)}){part.size}"
+    return (
+        part.dimension.name if part.size == whole else f"{part.dimension.name}:({whole // (part.size * part.stride)}){part.size}"
+    )
 
 
 _PART = re.compile(r"(?P<name>[^:()]+)(:\((?P<outside>[1-9][0-9]*)\)(?P<size>[1-9][0-9]*))?")
 
 
 def _in_order(mesh: Mesh, physical: Sequence[Dimension], target: Target) -> tuple[tuple[Part, ...], ...]:
-    """What each axis that the dialect numbers is on, where the layout says what the devices count along. Raises OrderError where a
-    user's axis is a part of what counts in an order of its own."""
+    """What each axis that the dialect numbers is on, where the layout says what the devices count along. Raises OrderError where
+    a user's axis is a part of what counts in an order of its own."""
     if len({*target.layout}) > 1:
         raise MeshError(f"error: layout of '{ALL_AXES}': it is one of all axes, expected no other beside it")
     found = [[_read(text, physical, target) for text in block.split("&")] for block in target.layout[ALL_AXES]]

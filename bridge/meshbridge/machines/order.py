@@ -104,12 +104,15 @@ def _joined(found: Sequence[Block]) -> Iterator[Block]:
     """Neighbouring digits of one dimension that count on from each other are one."""
     last: Block = ()
     for block in found:
-        if len(last) == len(block) == 1 and (outer := last[0]).dimension == (inner := block[0]).dimension:
-            if outer.stride == inner.size * inner.stride:
-                last = (Digit(inner.dimension, outer.size * inner.size, inner.stride),)
-                continue
+        if len(last) == len(block) == 1 and _counts_on(outer := last[0], inner := block[0]):
+            last = (Digit(inner.dimension, outer.size * inner.size, inner.stride),)
+            continue
         if last:
             yield last
         last = block
     if last:
         yield last
+
+
+def _counts_on(outer: Digit, inner: Digit) -> bool:
+    return outer.dimension == inner.dimension and outer.stride == inner.size * inner.stride

@@ -49,8 +49,8 @@ def of(devices: Sequence[Any]) -> Chosen:
 
 
 def located(devices: Sequence[Any], *, but: str = "") -> Chosen:
-    """The same with the topology of these devices, which are those of a program's mesh, in its order. Without one where they do not
-    say where they are, and where something else speaks against it, a `but`; the reason says so."""
+    """The same with the topology of these devices, which are those of a program's mesh, in its order. Without one where they do
+    not say where they are, and where something else speaks against it, a `but`; the reason says so."""
     chosen = of(devices)
     if chosen.name in UNNAMED:
         return chosen
@@ -65,7 +65,7 @@ def located(devices: Sequence[Any], *, but: str = "") -> Chosen:
 
 def _known_with(device: Any) -> Sequence[Any]:
     """All devices of its backend, in all processes; none where that does not say."""
-    client = getattr(device, "client", None)
+    client: Any = getattr(device, "client", None)
     return client.devices() if hasattr(client, "devices") else ()
 
 

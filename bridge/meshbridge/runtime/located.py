@@ -1,5 +1,5 @@
-"""The topology that devices are of, and where they are in it, read off what JAX says of each: the coordinates of its chip, its core,
-its slice, its process."""
+"""The topology that devices are of, and where they are in it, read off what JAX says of each: the coordinates of its chip, its
+core, its slice, its process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from meshbridge.ir.mlir import MeshError
 from meshbridge.machines import order
@@ -89,7 +90,7 @@ def _slice(device: Any) -> int:
     return getattr(device, "slice_index", None) or 0
 
 
-def _slices(rows: Coordinates, outer: Sequence[int]) -> tuple[Coordinates, tuple[int, ...]]:
+def _slices(rows: Coordinates, outer: npt.NDArray[np.int64]) -> tuple[Coordinates, tuple[int, ...]]:
     """Where each of those slices, or nodes, begins, and how many devices they have along each dimension. Raises UnlocatedError
     where they are not alike, or have gaps."""
     blocks = [rows[rows[:, 0] == number, 1:] for number in outer]
