@@ -140,7 +140,7 @@ class Planned(lowerings.Replacement):
     def compiler_options(self, devices: Sequence[Any]) -> Mapping[str, OptionValue]:
         """Those that a program with explicit collectives is compiled under on these devices."""
         machine = jax_devices.machine_of(devices, self.options.machine)
-        return {**xla.own_options(devices[0]), **self.planning.compiler_options.on(machine, explicit=True)}
+        return {**xla.own_options(devices[0], ordered=True), **self.planning.compiler_options.on(machine, explicit=True)}
 
     def compile(self, compiler_options: Any = None, *, device_assignment: Any = None) -> Any:
         """The executable; in several processes, once all have the same plan. Raises MeshError where the function cannot be
