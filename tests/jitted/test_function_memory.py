@@ -8,10 +8,13 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import meshbridge
+from meshbridge.runtime import xla
 
-LAYERS, ROWS, WIDTH, HIDDEN = 6, 2048, 64, 128
+LAYERS, ROWS, WIDTH, HIDDEN = 10, 2048, 64, 128
 MOST = 1.1
 """Times the temporaries of what XLA partitions."""
+LEAST_GAIN = 0.9
+"""Times those in the order in which the gradients wait."""
 
 
 def step(weights: list[tuple[jax.Array, jax.Array]], x: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
@@ -40,7 +43,8 @@ def test_gradients_of_weights_do_not_wait_for_the_backward_pass(mesh: Mesh) -> N
     weights = [(jax.ShapeDtypeStruct((WIDTH, HIDDEN), jnp.float32), jax.ShapeDtypeStruct((HIDDEN, WIDTH), jnp.float32))] * LAYERS
     options = {"in_shardings": (shardings, rows), "out_shardings": shardings, "donate_argnums": 0}
     arguments = weights, jax.ShapeDtypeStruct((ROWS, WIDTH), jnp.float32)
-    ours, theirs = (
-        jit(step, **options).lower(*arguments).compile().memory_analysis().temp_size_in_bytes for jit in (meshbridge.jit, jax.jit)
-    )
-    assert ours <= MOST * theirs
+    lowered, plain = (jit(step, **options).lower(*arguments) for jit in (meshbridge.jit, jax.jit))
+    temporaries = lowered.compile().memory_analysis().temp_size_in_bytes
+    depth_first = xla.own_options(jax.devices()[0], ordered=False)
+    assert temporaries <= LEAST_GAIN * lowered.compile(depth_first).memory_analysis().temp_size_in_bytes
+    assert temporaries <= MOST * plain.compile().memory_analysis().temp_size_in_bytes

@@ -71,8 +71,8 @@ _SCHEDULER: dict[str, Any] = (
 )
 
 _UNORDERED = {"cpu": _SCHEDULER}
-"""XLA's options by platform where its devices are there, of programs that `order_collectives` has not seen all collectives of. The
-order that XLA:CPU takes by default is made for concurrency: a collective that waits for nothing may start beside a loop of
+"""XLA's options by platform where its devices are there, of programs some of whose collectives `order_collectives` has not seen.
+The order that XLA:CPU takes by default is made for concurrency: a collective that waits for nothing may start beside a loop of
 collectives on one virtual device and behind it on another, and the devices then wait for each other for ever (docs/devices.md).
 
 The other order is depth-first, and so computes gradients of weights behind the whole backward pass: an unrolled llama of MaxText,
@@ -86,8 +86,8 @@ def order_collectives(module: ir.Module, devices: Sequence[Any]) -> None:
 
 
 def own_options(device: Any, *, ordered: bool) -> dict[str, OptionValue]:
-    """Those of XLA's options that every program is compiled under for devices like this one. Whether its collectives are `ordered`
-    already says that it is partitioned, and has passed `order_collectives`."""
+    """Those of XLA's options that every program is compiled under for devices like this one. The collectives of one that is
+    partitioned, and has passed `order_collectives`, are `ordered`."""
     if isinstance(device.client, mlir.CompileOnlyClient):
         return dict(_AHEAD_OF_TIME.get(device.client.platform, {}))
     return {} if ordered else dict(_UNORDERED.get(device.client.platform, {}))
