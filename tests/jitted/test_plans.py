@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.jitted.plans import Planning
 from meshbridge.runtime import lowerings
-from tests.runtime.test_located import V5E, torus, transposed
+from tests.runtime.stand_ins import V5E, torus, transposed
 
 RING = [0, 1, 2, 3, 7, 6, 5, 9, 10, 11, 15, 14, 13, 12, 8, 4]
 """How `jax.make_mesh` goes through 4 by 4 chips along one axis."""
