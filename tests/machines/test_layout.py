@@ -78,6 +78,17 @@ def test_nodes_of_gpus_are_row_major() -> None:
         (placed("7x:2x2x1", "model=chip", data=4, model=2), [[("x", 2, 1), ("y", 2, 1)], [("chip", 2, 1)]]),
         (placed("cpu8:8", data=2, model=4), [[("memory", 2, 4)], [("memory", 4, 1)]]),
         (placed("v5e:1x1", data=1), [[]]),
+        (placed("v5e:4x4", "*=y+x", data=4, model=4), [[("y", 4, 1)], [("x", 4, 1)]]),
+        (placed("v5e:4x4", "*=x+y", data=2, model=8), [[("x", 2, 2)], [("x", 2, 1), ("y", 4, 1)]]),
+        (placed("v5e:4x4", "*=x&y", data=16), [[("x", 4, 1), ("y", 4, 1)]]),
+        (placed("v5e:4x4", "*=x&y", data=16, model=1), [[("x", 4, 1), ("y", 4, 1)], []]),
+        (
+            placed("v5e:4x4", "*=y:(1)2+x:(1)2+y:(2)2+x:(2)2", data=4, model=4),
+            [[("y", 2, 2), ("x", 2, 2)], [("y", 2, 1), ("x", 2, 1)]],
+        ),
+        (placed("v5p:4x4x4", "*=z:(2)2+y+x", data=4, model=8), [[("z", 2, 1), ("y", 2, 2)], [("y", 2, 1), ("x", 4, 1)]]),
+        (placed("v5p:2x2x2x1", "*=x+y+dcn", data=4, model=2), [[("x", 2, 1), ("y", 2, 1)], [("dcn", 2, 1)]]),
+        (placed("h100:1x1x8", "*=nvlink:(2)4", data=2, model=2), [[("nvlink", 2, 2)], [("nvlink", 2, 1)]]),
     ],
 )
 def test_layouts(placement: Placement, expected: list[list[tuple[str, int, int]]]) -> None:
@@ -96,6 +107,21 @@ def test_axes_that_are_several_to_the_dialect() -> None:
     ]
     with pytest.raises(MeshError, match="mesh axis 'data' is split in 2, which 3 devices along infiniband cannot be"):
         layout.place(Mesh("m", (2, 3, 4), ("data", "model"), digits=(2, 1)), target.of_machine("h100:1x3x8"))
+
+
+def test_devices_that_a_mesh_lists() -> None:
+    """Its positions are those of the devices of these numbers."""
+    of, columns = target.of_machine("v5e:2x4", "*=y+x"), (0, 2, 4, 6, 1, 3, 5, 7)
+    assert parts_of(layout.place(Mesh("m", (2, 4), device_ids=columns), of)) == [[("x", 2, 1)], [("y", 4, 1)]]
+    for ids, layout_text in (((0, 1, 2, 3, 5, 7, 6, 4), "*=y+x"), (columns, "*=y&x")):
+        with pytest.raises(layout.OrderError):
+            layout.place(Mesh("m", (8,), device_ids=ids), target.of_machine("v5e:2x4", layout_text))
+
+
+def test_a_layout_of_all_axes_holds_for_axes_that_are_several_to_the_dialect() -> None:
+    """Within an axis of the user's it is no matter in which order the devices go."""
+    found = layout.place(Mesh("m", (2, 2, 2), ("data",), digits=(3,)), target.of_machine("v5e:2x4", "*=y&x"))
+    assert parts_of(found) == [[("y", 2, 2)], [("y", 2, 1)], [("x", 2, 1)]]
 
 
 def test_parts_next_to_each_other_are_one() -> None:
@@ -134,6 +160,14 @@ def test_rings(machine: str, rings: dict[str, bool]) -> None:
         ("h100:1x3x8", "", {"a": 4, "b": 6}, "mesh axis 'b' of 6 devices does not fit machine 'h100:1x3x8': what is left is"),
         ("h100:1x1x16", "", {"a": 16}, "machine 'h100:1x1x16': 16 devices along nvlink, expected 8 at most"),
         ("v5e:32x1", "", {"a": 32}, "machine 'v5e:32x1': 32 devices along x, expected 16 at most"),
+        ("v5e:2x4", "*=y", {"a": 8}, "layout of '*': expected the 8 devices of mesh @m, found 4"),
+        ("v5e:2x4", "*=y+x,a=x", {"a": 8}, "layout of '*': it is one of all axes, expected no other beside it"),
+        ("v5e:2x4", "*=y+z", {"a": 8}, "layout of '*': expected one of dcn, x, y, or a part of it as in x:(2)4, found 'z'"),
+        ("v5e:2x4", "*=y:2+x", {"a": 8}, "or a part of it as in x:(2)4, found 'y:2'"),
+        ("v5e:2x4", "*=y:(1)3+x", {"a": 6}, "'y:(1)3' is no part of the 4 devices along y of 'v5e:2x4'"),
+        ("v5e:2x4", "*=y+y:(1)2", {"a": 8}, "layout of '*': y:(1)2 and y are the same devices of machine 'v5e:2x4'"),
+        ("v5e:2x4", "*=y&x", {"a": 4, "b": 2}, "an axis of mesh @m ends within y and x, through which devices go in no order"),
+        ("v5e:3x4", "*=x+y", {"a": 2, "b": 6}, "mesh @m is split in 2, which 3 devices along x cannot be"),
         ("cpu8:16", "", {"a": 16}, "16 devices along memory, expected 8 at most"),
     ],
 )

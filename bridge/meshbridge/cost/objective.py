@@ -147,7 +147,8 @@ def forms(name: str, devices: int) -> Forms:
     fewer bytes than a device receives meanwhile are not worth. Raises MeshError as `objective` does."""
     if name in UNNAMED:
         return Forms()
-    found, topology = device(name), of_machine(name).topology if has_topology(name) else ()
+    found, target = device(name), of_machine(name) if has_topology(name) else None
+    topology = target.topology if target is not None and target.devices == devices else ()
     return Forms(inner_sizes(found, devices, topology), found.link.launch_bytes, found.platform == "tpu")
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import jax
 from jax.stages import Lowered
@@ -14,12 +14,15 @@ from jax.stages import Lowered
 from meshbridge import pipeline
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.jitted import plan_cache
+from meshbridge.machines.layout import OrderError
 from meshbridge.machines.machine import OptionValue
 from meshbridge.ops import inspections
 from meshbridge.reports import Report, partition_and_report
 from meshbridge.runtime import devices as jax_devices
 from meshbridge.runtime import lowerings, processes, xla
 from meshbridge.runtime.compiler_options import CompilerOptions
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -40,19 +43,40 @@ class Planning:
         return f"Planning({', '.join(f'{name}={value!r}' for name, value in self.options.items())})"
 
     def on(self, devices: Sequence[Any]) -> pipeline.Options:
-        """The options for a function that runs on these devices, those of JAX where it is not known."""
-        options = {"machine": _machine(devices).name, **self.options}
-        return pipeline.Options(**options, compiler_options=self.compiler_options.chosen)
+        """The options for a function that runs on these devices, in the topology that they say; on those of JAX if none."""
+        return self._for(_machine(devices))
+
+    def planned(self, devices: Sequence[Any], plan: Callable[[pipeline.Options, str], Made]) -> Made:
+        """What `plan` makes by the options for these devices, and the reason for their machine; without a topology where axes of
+        the program's mesh end where no link does."""
+        machine = _machine(devices)
+        try:
+            return plan(self._for(machine), self._why(machine))
+        except OrderError as error:
+            if not machine.layout or "machine" in self.options:
+                raise
+            machine = _machine(devices, unlocated=str(error).removeprefix("error: "))
+            return plan(self._for(machine), self._why(machine))
+
+    def _for(self, machine: jax_devices.Chosen) -> pipeline.Options:
+        implied = {} if "machine" in self.options else {"machine": machine.name, "layout": machine.layout}
+        return pipeline.Options(**{**implied, **self.options}, compiler_options=self.compiler_options.chosen)
+
+    def _why(self, machine: jax_devices.Chosen) -> str:
+        return "" if "machine" in self.options else machine.why
 
     def report(self, lowered: Lowered) -> Report:
         """What the function communicates once it is partitioned. Raises MeshError."""
-        return self.report_of(lowerings.module(lowered), lowerings.devices(lowered))
+        return self.report_of(lambda: lowerings.module(lowered), lowerings.devices(lowered))
 
-    def report_of(self, module: ir.Module, devices: Sequence[Any]) -> Report:
-        """The same of a program on these devices, which is partitioned in place."""
-        options = replace(self.on(devices), emit="mesh", replica_groups="auto")
-        report, _ = partition_and_report(module, options)
-        return report if "machine" in self.options else replace(report, why_machine=_machine(devices).why)
+    def report_of(self, source: Callable[[], ir.Module], devices: Sequence[Any]) -> Report:
+        """The same of a program on these devices. What `source` gives is partitioned in place."""
+
+        def reported(options: pipeline.Options, why: str) -> Report:
+            report, _ = partition_and_report(source(), replace(options, emit="mesh", replica_groups="auto"))
+            return replace(report, why_machine=why)
+
+        return self.planned(devices, reported)
 
 
 class Planned(lowerings.Replacement):
@@ -84,38 +108,42 @@ class Planned(lowerings.Replacement):
 
     def report(self) -> Report:
         """What it communicates. Raises MeshError."""
-        return self.planning.report_of(self.source(), self.devices)
+        return self.planning.report_of(self.source, self.devices)
 
     def text(self) -> str:
         """The partitioned program in StableHLO. Raises MeshError."""
         return str(self.made())
 
-    @cached_property
+    @property
     def options(self) -> pipeline.Options:
-        """Those that it is partitioned with."""
-        return self.planning.on(self.devices)
+        """Those that it is partitioned with. Raises MeshError."""
+        with self._lock:
+            return self._plan[1]
 
     def made(self) -> ir.Module:
         """The partitioned program. Raises MeshError with a located diagnostic."""
         with self._lock:
-            return self._plan
+            return self._plan[0]
 
     @cached_property
-    def _plan(self) -> ir.Module:
+    def _plan(self) -> tuple[ir.Module, pipeline.Options]:
         if not jax.config.jax_use_shardy_partitioner:
             hint = 'jax.config.update("jax_use_shardy_partitioner", True)'
             raise MeshError(f"error: the partitioned program is one for Shardy, which JAX is told not to use\n  hint: {hint}")
+        return self.planning.planned(self.devices, self._partitioned)
+
+    def _partitioned(self, options: pipeline.Options, _why: str) -> tuple[ir.Module, pipeline.Options]:
         module = self.source()
-        plan_cache.partition_module(module, self.options)
+        plan_cache.partition_module(module, options)
         for answer in inspections.answered(module):
             self.tell(answer)
         xla.order_collectives(module, self.devices)
-        return module
+        return module, options
 
     def compiler_options(self, devices: Sequence[Any]) -> Mapping[str, OptionValue]:
         """Those that a program with explicit collectives is compiled under on these devices."""
         machine = jax_devices.machine_of(devices, self.options.machine)
-        return {**xla.own_options(devices[0]), **self.planning.compiler_options.on(machine, explicit=True)}
+        return {**xla.own_options(devices[0], ordered=True), **self.planning.compiler_options.on(machine, explicit=True)}
 
     def compile(self, compiler_options: Any = None, *, device_assignment: Any = None) -> Any:
         """The executable; in several processes, once all have the same plan. Raises MeshError where the function cannot be
@@ -129,5 +157,5 @@ class Planned(lowerings.Replacement):
         return executable
 
 
-def _machine(devices: Sequence[Any]) -> jax_devices.Chosen:
-    return jax_devices.of(devices) if devices else jax_devices.implied(())
+def _machine(devices: Sequence[Any], *, unlocated: str = "") -> jax_devices.Chosen:
+    return jax_devices.located(devices, but=unlocated) if devices else jax_devices.implied(())

@@ -1,5 +1,5 @@
-"""Which links of a machine the axes of a mesh are on: a layout, written `data=dcn,model=ici`, and a default where nothing is
-said.
+"""Which links of a machine the axes of a mesh are on: a layout, written `data=dcn,model=ici`, or for all axes at once, in the
+order of the devices, `*=y+x`, where `y&x` says that they go through both in no order; and a default where nothing is said.
 
 By default axes are laid out as `jax.make_mesh` does it. Of the slices of a TPU, and of the nodes of GPUs, the outermost axes take
 as many as divide them, from the outside. Within a slice axes take the axes of the torus from the innermost on: whole ones before
@@ -9,6 +9,7 @@ parts of them, several before one. Everything here is closed-form: nothing lists
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
@@ -16,8 +17,14 @@ from operator import mul
 
 from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.sharding import Axes, Mesh
+from meshbridge.machines import order
 from meshbridge.machines.machine import Link
-from meshbridge.machines.target import Target
+from meshbridge.machines.order import Block, Digit
+from meshbridge.machines.target import ALL_AXES, Target
+
+
+class OrderError(MeshError):
+    """Axes of a mesh that the order of the devices does not fit."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +99,12 @@ def dimensions(target: Target) -> tuple[Dimension, ...]:
 
 def place(mesh: Mesh, target: Target) -> Placement:
     """Which links the axes of `mesh` are on, as the target's layout says. Raises MeshError for a layout that does not fit, and
-    for a mesh of another number of devices."""
+    for a mesh of another number of devices. A layout of all axes may leave devices of the target out."""
+    physical, layout = dimensions(target), target.layout
+    if ALL_AXES in layout:
+        return Placement(target, physical, _in_order(mesh, physical, target))
     if mesh.size != target.devices:
         raise MeshError(f"error: mesh @{mesh.name} has {mesh.size} devices, machine '{target.text}' has {target.devices}")
-    physical, layout = dimensions(target), target.layout
     sizes = {name: prod(mesh.shape[axis] for axis in run) for name, run in mesh.runs.items()}
     allowed = {axis: _named(axis, layout[axis], physical, target) for axis in layout if axis in sizes}
     for axis in layout:
@@ -110,9 +119,85 @@ def place(mesh: Mesh, target: Target) -> Placement:
             if size > 1:
                 own.append(Part(dimension, size, strides[dimension]))
                 strides[dimension] *= size
-        for number, parts_of_it in zip(run, _shared_out(own[::-1], [mesh.shape[number] for number in run], name), strict=True):
+        for number, parts_of_it in zip(
+            run, _shared_out(own[::-1], [mesh.shape[number] for number in run], f"mesh axis '{name}'"), strict=True
+        ):
             parts[number] = parts_of_it
     return Placement(target, physical, tuple(parts))
+
+
+def ordered(found: Sequence[Block], physical: Sequence[Dimension]) -> str | None:
+    """The layout of all axes whose devices count along those digits; None where no layout says that."""
+    parts = [[Part(physical[digit.dimension], digit.size, digit.stride) for digit in block] for block in found]
+    if any(part.dimension.size % (part.size * part.stride) for block in parts for part in block):
+        return None
+    return f"{ALL_AXES}={'+'.join('&'.join(map(_written, block)) for block in parts)}"
+
+
+def _written(part: Part) -> str:
+    """A part of a dimension as Shardy writes sub-axes, `x:(2)4`: four devices along x, of each of two blocks of them."""
+    whole = part.dimension.size
+    return (
+        part.dimension.name if part.size == whole else f"{part.dimension.name}:({whole // (part.size * part.stride)}){part.size}"
+    )
+
+
+_PART = re.compile(r"(?P<name>[^:()]+)(:\((?P<outside>[1-9][0-9]*)\)(?P<size>[1-9][0-9]*))?")
+
+
+def _in_order(mesh: Mesh, physical: Sequence[Dimension], target: Target) -> tuple[tuple[Part, ...], ...]:
+    """What each axis that the dialect numbers is on, where the layout says what the devices count along. Raises OrderError where
+    a user's axis is a part of what counts in an order of its own."""
+    if len({*target.layout}) > 1:
+        raise MeshError(f"error: layout of '{ALL_AXES}': it is one of all axes, expected no other beside it")
+    found = [[_read(text, physical, target) for text in block.split("&")] for block in target.layout[ALL_AXES]]
+    _check_apart([part for block in found for part in block], target)
+    if (count := prod(part.size for block in found for part in block)) != mesh.size:
+        raise MeshError(f"error: layout of '{ALL_AXES}': expected the {mesh.size} devices of mesh @{mesh.name}, found {count}")
+    ends = {*itertools.accumulate((mesh.group_size(run) for run in mesh.runs.values()), mul)}
+    after = 1
+    for block in found:
+        before, after = after, after * prod(part.size for part in block)
+        if len(block) > 1 and (mesh.device_ids or any(before < end < after for end in ends)):
+            together = " and ".join(map(_written, block))
+            raise OrderError(f"error: an axis of mesh @{mesh.name} ends within {together}, through which devices go in no order")
+    parts = [part for block in found for part in block]
+    if mesh.device_ids:
+        parts = _reordered(parts, mesh, physical, target)
+    return tuple(_shared_out([part for part in parts if part.size > 1], mesh.shape, f"mesh @{mesh.name}"))
+
+
+def _reordered(parts: Sequence[Part], mesh: Mesh, physical: Sequence[Dimension], target: Target) -> list[Part]:
+    """What the positions of a mesh count along that lists its devices, whose numbers count along `parts`."""
+    digits = [Digit(physical.index(part.dimension), part.size, part.stride) for part in parts]
+    found = order.blocks(order.coordinates(digits, len(physical))[list(mesh.device_ids)])
+    if found is None or any(len(block) > 1 for block in found):
+        raise OrderError(f"error: mesh @{mesh.name} lists devices in an order that no links of '{target.text}' connect")
+    return [Part(physical[digit.dimension], digit.size, digit.stride) for (digit,) in found]
+
+
+def _read(text: str, physical: Sequence[Dimension], target: Target) -> Part:
+    """A part that `_written` has written."""
+    read = _PART.fullmatch(text)
+    dimension = next((each for each in physical if read is not None and each.name == read["name"]), None)
+    if read is None or dimension is None:
+        names = ", ".join(each.name for each in physical)
+        raise MeshError(f"error: layout of '{ALL_AXES}': expected one of {names}, or a part of it as in x:(2)4, found '{text}'")
+    if read["size"] is None:
+        return Part(dimension, dimension.size)
+    outside, size = int(read["outside"]), int(read["size"])
+    if dimension.size % (outside * size):
+        along = f"the {dimension.size} devices along {dimension.name} of '{target.text}'"
+        raise MeshError(f"error: layout of '{ALL_AXES}': '{text}' is no part of {along}")
+    return Part(dimension, size, dimension.size // (outside * size))
+
+
+def _check_apart(parts: Sequence[Part], target: Target) -> None:
+    """Raises MeshError where two parts of a dimension overlap."""
+    for inner, outer in itertools.pairwise(sorted(parts, key=lambda part: (part.dimension.name, part.stride))):
+        if inner.dimension == outer.dimension and outer.stride < inner.size * inner.stride:
+            found = f"{_written(outer)} and {_written(inner)}"
+            raise MeshError(f"error: layout of '{ALL_AXES}': {found} are the same devices of machine '{target.text}'")
 
 
 def _named(axis: str, names: Sequence[str], physical: Sequence[Dimension], target: Target) -> tuple[bool, ...]:
@@ -182,8 +267,8 @@ def _preference(split: Sequence[int], whole: Sequence[int], used: Sequence[int])
     return prod(entire), len(entire), shared, tuple(split)
 
 
-def _shared_out(parts: Sequence[Part], sizes: Sequence[int], name: str) -> Iterator[tuple[Part, ...]]:
-    """The parts of a user's axis for each of the axes that it is, outermost first."""
+def _shared_out(parts: Sequence[Part], sizes: Sequence[int], what: str) -> Iterator[tuple[Part, ...]]:
+    """The parts of a user's axis, or of a mesh, for each of the axes that it is, outermost first."""
     left = list(parts)
     for size in sizes:
         own: list[Part] = []
@@ -192,7 +277,7 @@ def _shared_out(parts: Sequence[Part], sizes: Sequence[int], name: str) -> Itera
             taken = gcd(size, part.size)
             if taken not in (size, part.size):
                 along = f"{part.size} devices along {part.dimension.name}"
-                raise MeshError(f"error: mesh axis '{name}' is split in {size}, which {along} cannot be")
+                raise OrderError(f"error: {what} is split in {size}, which {along} cannot be")
             size //= taken
             own.append(Part(part.dimension, taken, part.stride * (part.size // taken)))
             if taken < part.size:

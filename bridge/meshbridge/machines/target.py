@@ -18,6 +18,10 @@ COMPILED_FOR = ("tpu", "gpu")
 """The platforms whose compilers need none of their devices. A CPU needs no target: programs are compiled where they run."""
 
 
+ALL_AXES = "*"
+"""Instead of the name of an axis in a layout: all of them, whose devices count along what follows, outermost first."""
+
+
 @dataclass(frozen=True)
 class Target:
     """What a program is compiled for, or its time is predicted on."""
@@ -32,7 +36,7 @@ class Target:
     slices: int = 1
     "How many of that there are."
     layout: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
-    "By the name of a mesh axis, the links, or axes of the torus, that it is on. Other axes take what is left."
+    "By the name of a mesh axis, the links, or axes of the torus, that it is on. Other axes take what is left. Or ALL_AXES."
 
     @property
     def devices(self) -> int:

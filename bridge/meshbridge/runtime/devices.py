@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from meshbridge.cost.objective import DEFAULT, UNNAMED, device
 from meshbridge.machines import machine
 from meshbridge.machines.machine import Machine
+from meshbridge.runtime.located import UnlocatedError, locate
 
 
 def platform(device: Any) -> str:
@@ -25,6 +26,8 @@ class Chosen(NamedTuple):
     name: str
     why: str = ""
     "Empty for the default."
+    layout: str = ""
+    "Where the devices are in the topology that the name has."
 
 
 def implied(platforms: Sequence[str]) -> Chosen:
@@ -43,6 +46,27 @@ def of(devices: Sequence[Any]) -> Chosen:
     if (name := machine.of_kind(kind)) is None:
         return Chosen(DEFAULT, f"JAX runs on {kind}, which no machine is known of")
     return Chosen(name, f"JAX runs on {kind}")
+
+
+def located(devices: Sequence[Any], *, but: str = "") -> Chosen:
+    """The same with the topology of these devices, which are those of a program's mesh, in its order. Without one where they do
+    not say where they are, and where something else speaks against it, a `but`; the reason says so."""
+    chosen = of(devices)
+    if chosen.name in UNNAMED:
+        return chosen
+    try:
+        if but:
+            raise UnlocatedError(but)
+        name, layout = locate(devices, _known_with(devices[0]), machine.named(chosen.name))
+    except UnlocatedError as error:
+        return chosen._replace(why=f"{chosen.why}, planned for without a topology: {error}")
+    return Chosen(name, chosen.why, layout)
+
+
+def _known_with(device: Any) -> Sequence[Any]:
+    """All devices of its backend, in all processes; none where that does not say."""
+    client: Any = getattr(device, "client", None)
+    return client.devices() if hasattr(client, "devices") else ()
 
 
 def machine_of(devices: Sequence[Any], named: str) -> Machine | None:

@@ -70,10 +70,13 @@ _SCHEDULER: dict[str, Any] = (
     else {"xla_cpu_enable_concurrency_optimized_scheduler": False}
 )
 
-_RUNNING = {"cpu": _SCHEDULER}
-"""XLA's options by platform where its devices are there. The order that XLA:CPU takes by default is made for concurrency: a
-collective that waits for nothing may start beside a loop of collectives on one virtual device and behind it on another, and the
-devices then wait for each other for ever (docs/devices.md)."""
+_UNORDERED = {"cpu": _SCHEDULER}
+"""XLA's options by platform where its devices are there, of programs some of whose collectives `order_collectives` has not seen.
+The order that XLA:CPU takes by default is made for concurrency: a collective that waits for nothing may start beside a loop of
+collectives on one virtual device and behind it on another, and the devices then wait for each other for ever (docs/devices.md).
+
+The other order is depth-first, and so computes gradients of weights behind the whole backward pass: an unrolled llama of MaxText,
+three small layers on 4x2 devices, has 948 KB of temporaries instead of 534 (as XLA partitions it 975 and 612)."""
 
 
 def order_collectives(module: ir.Module, devices: Sequence[Any]) -> None:
@@ -82,10 +85,12 @@ def order_collectives(module: ir.Module, devices: Sequence[Any]) -> None:
         OrderCollectives().run(module)
 
 
-def own_options(device: Any) -> dict[str, OptionValue]:
-    """Those of XLA's options that every program is compiled under for devices like this one."""
-    own = _AHEAD_OF_TIME if isinstance(device.client, mlir.CompileOnlyClient) else _RUNNING
-    return dict(own.get(device.client.platform, {}))
+def own_options(device: Any, *, ordered: bool) -> dict[str, OptionValue]:
+    """Those of XLA's options that every program is compiled under for devices like this one. The collectives of one that is
+    partitioned, and has passed `order_collectives`, are `ordered`."""
+    if isinstance(device.client, mlir.CompileOnlyClient):
+        return dict(_AHEAD_OF_TIME.get(device.client.platform, {}))
+    return {} if ordered else dict(_UNORDERED.get(device.client.platform, {}))
 
 
 def compile_module(
@@ -114,7 +119,7 @@ def compile_module(
             module.operation.attributes[f"mhlo.num_{name}"] = ir.Attribute.parse(f"{count} : i32")
     used = tuple(devices)
     order_collectives(module, used)
-    options.env_option_overrides = list({**own_options(used[0]), **compiler_options}.items())
+    options.env_option_overrides = list({**own_options(used[0], ordered=False), **compiler_options}.items())
     try:
         return Loaded(_compile(module, used, options), used)
     except jax.errors.JaxRuntimeError as error:
