@@ -80,6 +80,12 @@ class Replacement(pxla.MeshComputation):  # type: ignore[misc]
         """The program that JAX has lowered, in a context of our own."""
         return _copied(refine_polymorphic_shapes(self._hlo) if self._has_sizes_to_refine else self._hlo)
 
+    def unreplaced(self) -> Any:
+        """JAX's own computation, which XLA partitions where it is compiled."""
+        found = object.__new__(pxla.MeshComputation)
+        vars(found).update(vars(self), _executable=None)
+        return found
+
     @property
     def _has_sizes_to_refine(self) -> bool:
         """Whether a program of symbolic sizes is called, whose sizes here are known."""
