@@ -44,7 +44,7 @@ class Ran:
     functions: int
     "How many functions were partitioned."
     step: str
-    "The one of them that XLA takes longest for: the figures of the step are its own."
+    "The one of them that partitioning takes longest for: the figures of the step are its own."
     leaves: int
     "How many arrays were compared."
     error: float
@@ -84,7 +84,7 @@ def run(program: Program) -> Ran:
     costs = {each: _Costs.of(each) for each in planned}
     if not costs:
         raise ValueError(f"nothing of {program.name} was partitioned")
-    step = max(costs, key=lambda each: costs[each].xla_s)
+    step = max(costs, key=lambda each: costs[each].partition_s)
     return Ran(
         functions=len(costs),
         step=step.name,

@@ -41,6 +41,20 @@ class Program:
 
 CODEBASES = {
     "nnx": Codebase(("convolutions", "sharded_decoder"), ("flax", "optax"), is_light=True),
+    "linen": Codebase(("logical_axes", "images"), ("flax", "optax"), is_light=True),
+    "optax_contrib": Codebase(
+        (
+            "muon", "prodigy", "mechanic", "sam", "schedule_free", "dog", "momo", "ademamix", "reduce_on_plateau", "cocob",
+        ),
+        ("optax",),
+        is_double=True,
+        is_light=True,
+    ),  # fmt: skip
+    "equinox": Codebase(("data_parallel", "decoder"), ("equinox", "optax"), is_light=True),
+    "numpyro": Codebase(("nuts", "svi"), ("numpyro",), is_double=True, is_light=True),
+    "blackjax": Codebase(("chains", "data"), ("blackjax",), is_double=True, is_light=True),
+    "drjax": Codebase(("federated_averaging",), ("drjax",), is_light=True),
+    "penzai": Codebase(("trainer",), ("penzai", "optax"), is_light=True),
 }
 
 
