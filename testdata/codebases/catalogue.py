@@ -54,7 +54,10 @@ CODEBASES = {
     "numpyro": Codebase(("nuts", "svi"), ("numpyro",), is_double=True, is_light=True),
     "blackjax": Codebase(("chains", "data"), ("blackjax",), is_double=True, is_light=True),
     "drjax": Codebase(("federated_averaging",), ("drjax",), is_light=True),
-    "penzai": Codebase(("trainer",), ("penzai", "optax"), is_light=True),
+    "tunix": Codebase(("sft", "accumulated", "lora", "grpo"), ("flax", "optax"), ("google-tunix", "qwix")),
+    "levanter": Codebase(("fsdp", "tensor_parallel", "accumulated"), ("equinox", "optax"), ("levanter==1.2.dev1644", "haliax==1.4.dev453")),
+    "haliax": Codebase(("named",), ("equinox", "optax"), ("haliax==1.4.dev453",)),
+    "penzai": Codebase(("trainer", "transformer"), ("penzai", "optax"), is_light=True),
 }
 
 

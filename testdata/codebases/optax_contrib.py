@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,8 +12,9 @@ from optax import contrib
 from testdata.codebases.mesh import STEPS, fsdp, mesh_of, numbers, on
 
 
-def _train(optimizer: Any, apply: Callable[..., Any] | None = None) -> Any:
-    """Three steps of a regression under an optimiser, whose state is created under jit as the parameters are sharded."""
+def _train(optimizer: Any, *, again: bool = False) -> Any:
+    """Three steps of a regression under an optimiser, whose state is created under jit as the parameters are sharded. The
+    optimiser is given the loss, or a function that computes gradients `again`."""
     mesh = mesh_of(data=8)
     shapes = {"first": (32, 64), "offset": (64,), "second": (64, 64), "third": (64, 8)}
     params = {name: numbers(*shape, seed=index) / 8 for index, (name, shape) in enumerate(shapes.items())}
@@ -28,9 +28,9 @@ def _train(optimizer: Any, apply: Callable[..., Any] | None = None) -> Any:
     @jax.jit
     def step(params: Any, state: Any, x: Any, y: Any) -> Any:
         value, gradients = jax.value_and_grad(loss_of)(params, x, y)
-        more = {"value": value} if isinstance(optimizer, optax.GradientTransformationExtraArgs) else {}
-        if apply is not None:
-            more["grad_fn"] = lambda params, _: jax.grad(loss_of)(params, x, y)
+        more = {"grad_fn": lambda params, _: jax.grad(loss_of)(params, x, y)} if again else {"value": value}
+        if not isinstance(optimizer, optax.GradientTransformationExtraArgs):
+            more = {}
         updates, state = optimizer.update(gradients, state, params, **more)
         return optax.apply_updates(params, updates), state, value
 
@@ -59,7 +59,7 @@ def mechanic() -> Any:
 def sam() -> Any:
     """A gradient at a neighbouring point, within the update."""
     inner = optax.chain(contrib.normalize(), optax.sgd(0.05))
-    return _train(contrib.sam(optax.sgd(0.1), inner, sync_period=2, opaque_mode=True), jax.grad)
+    return _train(contrib.sam(optax.sgd(0.1), inner, sync_period=2, opaque_mode=True), again=True)
 
 
 def schedule_free() -> Any:
