@@ -120,7 +120,7 @@ def grpo() -> Any:
                 actor_optimizer=optax.sgd(0.5), eval_every_n_steps=100, max_steps=2, mini_batch_size=4, train_micro_batch_size=4
             ),
             rollout_config=RolloutConfig(
-                max_tokens_to_generate=8, max_prompt_length=8, kv_cache_size=32, temperature=0.9, seed=jax.random.key(0)
+                max_tokens_to_generate=8, max_prompt_length=8, kv_cache_size=32, temperature=0.9
             ),
         ),
     )
