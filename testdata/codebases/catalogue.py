@@ -57,7 +57,11 @@ CODEBASES = {
     "tunix": Codebase(("sft", "accumulated", "lora", "grpo"), ("flax", "optax"), ("google-tunix", "qwix")),
     "levanter": Codebase(("fsdp", "tensor_parallel", "accumulated"), ("equinox", "optax"), ("levanter==1.2.dev1644", "haliax==1.4.dev453")),
     "haliax": Codebase(("named",), ("equinox", "optax"), ("haliax==1.4.dev453",)),
-    "maxtext": Codebase(("llama",), ("flax", "optax"), ("maxtext",)),
+    "maxtext": Codebase(
+        ("llama", "llama_unscanned", "gemma", "mixtral", "qwen"), ("flax", "optax"), ("maxtext",)
+    ),
+    "torchax": Codebase(("encoder",), ("torch", "flax", "optax"), ("torchax",)),
+    "brax": Codebase(("ppo",), ("brax", "optax"), is_double=True),
     "penzai": Codebase(("trainer", "transformer"), ("penzai", "optax"), is_light=True),
 }
 

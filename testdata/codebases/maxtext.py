@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import maxtext
+import numpy as np
 from maxtext.trainers.pre_train import train
 
 from testdata.codebases.mesh import STEPS
@@ -24,6 +25,7 @@ SMALL = {
     "enable_goodput_recording": False,
     "monitor_goodput": False,
     "log_config": False,
+    "jax_cache_dir": "",
     "opt_type": "sgd",
     "learning_rate": 0.5,
     "warmup_steps_fraction": 0.0,
@@ -52,10 +54,31 @@ def _trained(**options: Any) -> Any:
         config, recorder = train.initialize(["train", str(BASE), *(f"{name}={value}" for name, value in given.items())])
         state = train.train_loop(config, recorder)
         steps = [json.loads(line) for line in metrics.read_text().splitlines()]
-    said = [{name: step[name] for name in ("learning/loss", "learning/grad_norm")} for step in steps]
+    said = [{name: np.float32(step[name]) for name in ("learning/loss", "learning/raw_grad_norm")} for step in steps]
     return said, [each for each in jax.tree.leaves(state) if jax.numpy.issubdtype(each.dtype, jax.numpy.floating)]
 
 
 def llama() -> Any:
     """Layers under a scan, on fsdp x tensor."""
     return _trained(model_name="llama2-7b", ici_fsdp_parallelism=4, ici_tensor_parallelism=2)
+
+
+def llama_unscanned() -> Any:
+    """The same, layer by layer, with sequences along a context axis."""
+    return _trained(model_name="llama3-8b", scan_layers=False, ici_fsdp_parallelism=4, ici_context_parallelism=2)
+
+
+def gemma() -> Any:
+    """Gemma 2, whose layers alternate local and global attention, with gradients accumulated."""
+    return _trained(model_name="gemma2-2b", ici_fsdp_parallelism=8, gradient_accumulation_steps=2)
+
+
+def mixtral() -> Any:
+    """A mixture of experts along an axis of their own, dense products of all experts."""
+    sizes = {"num_experts": 4, "num_experts_per_tok": 2, "megablox": False, "sparse_matmul": False, "capacity_factor": 1.0}
+    return _trained(model_name="mixtral-8x7b", ici_fsdp_parallelism=4, ici_expert_parallelism=2, **sizes)
+
+
+def qwen() -> Any:
+    """Qwen 3 in half precision, as it is trained."""
+    return _trained(model_name="qwen3-0.6b", ici_fsdp_parallelism=4, ici_tensor_parallelism=2, dtype="bfloat16")
