@@ -18,11 +18,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from testdata.codebases.catalogue import Program, chosen, programs
-from testdata.codebases.install import missing, versions
-
 from benchmarks import marked
 from benchmarks.targets import RECORDS
+from testdata.codebases.catalogue import NOT_TRIED, Program, chosen, programs
+from testdata.codebases.install import missing, versions
 
 COMMAND = "make bench-codebases"
 RECORD = RECORDS / "codebases.json"
@@ -116,9 +115,12 @@ class _Costs:
 
     @staticmethod
     def of(planned: Any) -> _Costs:
+        import jax
+
         from benchmarks.clock import shortest
         from meshbridge import pipeline
 
+        jax.clear_caches()  # of two functions alike, JAX compiles one
         _, partition = shortest(lambda: pipeline.partition_module(planned.source(), planned.options), 1)
         theirs, compiling = shortest(lambda: planned.unreplaced().compile(), 1)
         ours = planned.compile()
@@ -182,7 +184,6 @@ def run_apart(program: Program, flags: Sequence[str] = ()) -> Ran:
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": " ".join((FLAGS, *flags)),
         "JAX_ENABLE_X64": str(int(program.codebase.is_double)),
-        **program.codebase.environment,
     }
     command = [sys.executable, "-m", "benchmarks.codebases", program.name, "--here"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
@@ -299,7 +300,7 @@ def write(page: Path) -> None:
     """Writes what is on record into the page."""
     known = recorded()
     shown = {each.name: known[each.name] for each in programs() if each.name in known}
-    for name, rows in (("programs", table(shown)), ("versions", versions_table(shown)), ("missing", reasons_table(refused()))):
+    for name, rows in (("programs", table(shown)), ("versions", versions_table(shown)), ("missing", reasons_table(refused() | NOT_TRIED))):
         page.write_text(marked.replaced(page, name, COMMAND, "\n".join(rows)))
 
 

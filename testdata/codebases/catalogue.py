@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,10 @@ class Codebase:
     "Whether it computes in double precision: chains and simulations turn a difference of rounding into another course."
     is_light: bool = False
     "Whether continuous integration takes it in turn: it is installed in seconds, and runs with every Python."
-    environment: Mapping[str, str] = field(default_factory=dict)
+    shown: tuple[str, ...] = ()
+    "Packages whose versions the page shows; all where none is named."
+    before_jax: tuple[tuple[int, int], str] | None = None
+    "The release of jax that it does not run with, nor with later ones, and why."
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,51 @@ class Program:
         return CODEBASES[self.module]
 
 
+MAXTEXT_NEEDS = (
+    "absl-py", "einshape", "fire", "gitpython", "google-cloud-storage", "grain", "jsonlines", "ml-collections", "ml-goodput-measurement",
+    "omegaconf", "orbax-checkpoint", "pathwaysutils", "sentencepiece", "tensorboardX", "tiktoken", "transformers<5",
+)  # fmt: skip
+LEVANTER_NEEDS = (
+    "async-lru", "braceexpand", "chex", "dataclasses-json", "datasets", "deepdiff", "draccus", "gcsfs", "gitpython", "humanfriendly", "jmp",
+    "mergedeep", "pytimeparse", "ray", "safetensors", "tblib", "tensorstore", "tqdm-loggable", "transformers<5", "wandb",
+)  # fmt: skip
+TUNIX_NEEDS = (
+    "datasets", "grain", "kagglehub", "numba", "omegaconf", "orbax-checkpoint", "perfetto", "pylatexenc", "python-dotenv", "safetensors",
+    "sentencepiece", "tenacity", "transformers<5",
+)  # fmt: skip
+
+HALIAX = "haliax==1.4.dev453"
+"""No release runs with a jax of this year."""
+
 CODEBASES = {
+    "maxtext": Codebase(
+        ("llama", "llama_unscanned", "gemma", "mixtral", "qwen"),
+        ("flax", "optax", *MAXTEXT_NEEDS),
+        ("maxtext", "qwix", "aqtp", "tokamax", "xprof"),
+        shown=("maxtext", "flax", "optax"),
+    ),
+    "tunix": Codebase(
+        ("sft", "lora", "grpo"),
+        ("flax", "optax", *TUNIX_NEEDS),
+        ("google-tunix", "qwix", "google-metrax"),
+        shown=("google-tunix", "qwix", "flax", "optax"),
+    ),
+    "levanter": Codebase(
+        ("fsdp", "tensor_parallel", "accumulated"),
+        ("equinox", "optax", *LEVANTER_NEEDS),
+        ("levanter==1.2.dev1644", HALIAX, "aqtp"),
+        shown=("levanter", "haliax", "equinox"),
+        before_jax=((0, 11), "haliax reads `jax.core.is_constant_dim`, which jax 0.11 has not"),
+    ),
+    "haliax": Codebase(
+        ("named",),
+        ("equinox", "optax", "jmp", "safetensors", "aqtp"),
+        (HALIAX,),
+        shown=("haliax", "equinox"),
+        before_jax=((0, 11), "it reads `jax.core.is_constant_dim`, which jax 0.11 has not"),
+    ),
+    "torchax": Codebase(("encoder",), ("torch", "flax", "optax"), ("torchax==0.0.14.dev20261026",), shown=("torchax", "torch")),
+    "penzai": Codebase(("trainer", "transformer"), ("penzai", "optax"), is_light=True),
     "nnx": Codebase(("convolutions", "sharded_decoder"), ("flax", "optax"), is_light=True),
     "linen": Codebase(("logical_axes", "images"), ("flax", "optax"), is_light=True),
     "optax_contrib": Codebase(
@@ -51,19 +98,19 @@ CODEBASES = {
         is_light=True,
     ),  # fmt: skip
     "equinox": Codebase(("data_parallel", "decoder"), ("equinox", "optax"), is_light=True),
+    "drjax": Codebase(("federated_averaging",), ("drjax",), is_light=True),
     "numpyro": Codebase(("nuts", "svi"), ("numpyro",), is_double=True, is_light=True),
     "blackjax": Codebase(("chains", "data"), ("blackjax",), is_double=True, is_light=True),
-    "drjax": Codebase(("federated_averaging",), ("drjax",), is_light=True),
-    "tunix": Codebase(("sft", "accumulated", "lora", "grpo"), ("flax", "optax"), ("google-tunix", "qwix")),
-    "levanter": Codebase(("fsdp", "tensor_parallel", "accumulated"), ("equinox", "optax"), ("levanter==1.2.dev1644", "haliax==1.4.dev453")),
-    "haliax": Codebase(("named",), ("equinox", "optax"), ("haliax==1.4.dev453",)),
-    "maxtext": Codebase(
-        ("llama", "llama_unscanned", "gemma", "mixtral", "qwen"), ("flax", "optax"), ("maxtext",)
-    ),
-    "torchax": Codebase(("encoder",), ("torch", "flax", "optax"), ("torchax",)),
-    "brax": Codebase(("ppo",), ("brax", "optax"), is_double=True),
-    "penzai": Codebase(("trainer", "transformer"), ("penzai", "optax"), is_light=True),
 }
+
+NOT_TRIED = {
+    "gemma, kauldron": "kauldron asks for TensorFlow and its data sets; its trainer reads its batches by them",
+    "easydel": "it asks for flax 0.12.3, transformers 5.5, ray and an own fork of kernels at once, which exclude the others' releases",
+    "brax": "XLA takes more than 10 minutes for a rollout of it with 8 devices on two cores, with or without meshbridge",
+    "kfac-jax": "its release reads `jax.core.Effects`, which jax 0.11 has not",
+    "tpu-inference": "it is written for TPUs",
+}
+"""Codebases without a program here, and why."""
 
 
 def programs() -> Iterator[Program]:

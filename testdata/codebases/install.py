@@ -52,8 +52,10 @@ def missing_packages(codebase: Codebase) -> list[str]:
 
 
 def missing(name: str) -> str | None:
-    """Why the packages of a codebase are not installed, None where they are."""
-    packages = missing_packages(CODEBASES[name])
+    """Why a codebase cannot run here, None where it can."""
+    packages, before = missing_packages(CODEBASES[name]), CODEBASES[name].before_jax
+    if before is not None and tuple(int(part) for part in metadata.version("jax").split(".")[:2]) >= before[0]:
+        return before[1]
     if not packages:
         return None
     reasons = json.loads(REASONS.read_text()) if REASONS.exists() else {}
@@ -63,7 +65,8 @@ def missing(name: str) -> str | None:
 def versions(name: str) -> dict[str, str]:
     """The versions that its programs run with: of Python, of JAX, and of what it is made of."""
     codebase = CODEBASES[name]
-    names = ["jax", *(distribution(each) for each in (*codebase.packages, *codebase.alone))]
+    packages = codebase.shown or (*codebase.packages, *codebase.alone)
+    names = ["jax", *(distribution(each) for each in packages)]
     found = {each: version for each in names if (version := _version(each)) is not None}
     return {"Python": ".".join(map(str, sys.version_info[:2])), **found}
 

@@ -81,12 +81,6 @@ def sft() -> Any:
     return _trained(_model(mesh), mesh, optax.sgd(0.5))
 
 
-def accumulated() -> Any:
-    """The same with gradients of several batches accumulated."""
-    mesh = mesh_of(fsdp=4, tp=2)
-    return _trained(_model(mesh), mesh, optax.sgd(0.5), gradient_accumulation_steps=1)
-
-
 def lora() -> Any:
     """Parameters of low rank beside those of attention and feed-forward layers, put there by qwix, which alone are trained."""
     mesh = mesh_of(fsdp=4, tp=2)
