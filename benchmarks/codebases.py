@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks import marked
 from benchmarks.targets import RECORDS
-from testdata.codebases.catalogue import NOT_TRIED, Program, chosen, programs
+from testdata.codebases.catalogue import WITHOUT_PROGRAM, Program, chosen, programs
 from testdata.codebases.install import missing, versions
 
 COMMAND = "make bench-codebases"
@@ -124,9 +124,7 @@ class _Costs:
         _, partition = shortest(lambda: pipeline.partition_module(planned.source(), planned.options), 1)
         theirs, compiling = shortest(lambda: planned.unreplaced().compile(), 1)
         ours = planned.compile()
-        return _Costs(
-            partition.cpu, compiling.cpu, _sent(ours), _sent(theirs), *(_temporaries(each) for each in (ours, theirs))
-        )
+        return _Costs(partition.cpu, compiling.cpu, _sent(ours), _sent(theirs), *(_temporaries(each) for each in (ours, theirs)))
 
 
 def _sent(executable: Any) -> float:
@@ -207,7 +205,9 @@ def refused() -> dict[str, str]:
 def keep(ran: Mapping[str, Ran], why: Mapping[str, str]) -> None:
     """Puts figures on record, in place of what stood there; the file appears whole or not at all."""
     rows = recorded() | dict(ran)
-    reasons = {name: text for name, text in (refused() | dict(why)).items() if not any(key.startswith(f"{name}.") for key in rows)}
+    reasons = {
+        name: text for name, text in (refused() | dict(why)).items() if not any(key.startswith(f"{name}.") for key in rows)
+    }
     text = {"ran": {name: asdict(rows[name]) for name in sorted(rows)}, "refused": dict(sorted(reasons.items()))}
     beside = RECORD.with_name(f"{RECORD.name}.partly")
     beside.write_text(json.dumps(text, indent=1) + "\n")
@@ -300,7 +300,11 @@ def write(page: Path) -> None:
     """Writes what is on record into the page."""
     known = recorded()
     shown = {each.name: known[each.name] for each in programs() if each.name in known}
-    for name, rows in (("programs", table(shown)), ("versions", versions_table(shown)), ("missing", reasons_table(refused() | NOT_TRIED))):
+    for name, rows in (
+        ("programs", table(shown)),
+        ("versions", versions_table(shown)),
+        ("missing", reasons_table(refused() | WITHOUT_PROGRAM)),
+    ):
         page.write_text(marked.replaced(page, name, COMMAND, "\n".join(rows)))
 
 

@@ -76,14 +76,14 @@ CODEBASES = {
         ("equinox", "optax", *LEVANTER_NEEDS),
         ("levanter==1.2.dev1644", HALIAX, "aqtp"),
         shown=("levanter", "haliax", "equinox"),
-        before_jax=((0, 11), "haliax reads `jax.core.is_constant_dim`, which jax 0.11 has not"),
+        before_jax=((0, 12), "haliax reads `jax.core.is_constant_dim`, which jax 0.12 has not"),
     ),
     "haliax": Codebase(
         ("named",),
         ("equinox", "optax", "jmp", "safetensors", "aqtp"),
         (HALIAX,),
         shown=("haliax", "equinox"),
-        before_jax=((0, 11), "it reads `jax.core.is_constant_dim`, which jax 0.11 has not"),
+        before_jax=((0, 12), "it reads `jax.core.is_constant_dim`, which jax 0.12 has not"),
     ),
     "torchax": Codebase(("encoder",), ("torch", "flax", "optax"), ("torchax==0.0.14.dev20261026",), shown=("torchax", "torch")),
     "penzai": Codebase(("trainer", "transformer"), ("penzai", "optax"), is_light=True),
@@ -91,7 +91,16 @@ CODEBASES = {
     "linen": Codebase(("logical_axes", "images"), ("flax", "optax"), is_light=True),
     "optax_contrib": Codebase(
         (
-            "muon", "prodigy", "mechanic", "sam", "schedule_free", "dog", "momo", "ademamix", "reduce_on_plateau", "cocob",
+            "muon",
+            "prodigy",
+            "mechanic",
+            "sam",
+            "schedule_free",
+            "dog",
+            "momo",
+            "ademamix",
+            "reduce_on_plateau",
+            "cocob",
         ),
         ("optax",),
         is_double=True,
@@ -103,12 +112,12 @@ CODEBASES = {
     "blackjax": Codebase(("chains", "data"), ("blackjax",), is_double=True, is_light=True),
 }
 
-NOT_TRIED = {
-    "gemma, kauldron": "kauldron asks for TensorFlow and its data sets; its trainer reads its batches by them",
-    "easydel": "it asks for flax 0.12.3, transformers 5.5, ray and an own fork of kernels at once, which exclude the others' releases",
-    "brax": "XLA takes more than 10 minutes for a rollout of it with 8 devices on two cores, with or without meshbridge",
-    "kfac-jax": "its release reads `jax.core.Effects`, which jax 0.11 has not",
-    "tpu-inference": "it is written for TPUs",
+WITHOUT_PROGRAM = {
+    "gemma, kauldron": "kauldron asks for TensorFlow and its data sets, which is not tried",
+    "easydel": "it asks for flax 0.12.3 and transformers 5.5, which exclude those of the others",
+    "brax": "a step of PPO in its generalized backend did not end within 10 minutes on two cores that did other work, too",
+    "kfac-jax": "its release 0.0.8 reads `jax.core.Effects`, which jax 0.12 has not",
+    "tpu-inference": "not tried",
 }
 """Codebases without a program here, and why."""
 

@@ -43,13 +43,18 @@ def _trained() -> Any:
         model = _Network()
     env = torchax.default_env()
     weights = {name: jax.tree.map(fsdp(mesh), jnp.asarray(each.detach().numpy())) for name, each in model.named_parameters()}
-    weights, buffers = env.j2t_iso(weights), env.j2t_iso({name: jnp.asarray(each.numpy()) for name, each in model.named_buffers()})
+    weights, buffers = (
+        env.j2t_iso(weights),
+        env.j2t_iso({name: jnp.asarray(each.numpy()) for name, each in model.named_buffers()}),
+    )
 
     def apply(weights: Any, buffers: Any, x: Any) -> Any:
         return torch.func.functional_call(model, {**weights, **buffers}, x)
 
     optimizer = optax.sgd(0.1)
-    step = interop.jax_jit(make_train_step(apply, torch.nn.functional.mse_loss, optimizer), kwargs_for_jax_jit={"donate_argnums": 0})
+    step = interop.jax_jit(
+        make_train_step(apply, torch.nn.functional.mse_loss, optimizer), kwargs_for_jax_jit={"donate_argnums": 0}
+    )
     state = interop.call_jax(optimizer.init, weights)
     losses = []
     for turn in range(STEPS):

@@ -113,9 +113,7 @@ def grpo() -> Any:
             training_config=rl_cluster.RLTrainingConfig(
                 actor_optimizer=optax.sgd(0.5), eval_every_n_steps=100, max_steps=2, mini_batch_size=4, train_micro_batch_size=4
             ),
-            rollout_config=RolloutConfig(
-                max_tokens_to_generate=8, max_prompt_length=8, kv_cache_size=32, temperature=0.9
-            ),
+            rollout_config=RolloutConfig(max_tokens_to_generate=8, max_prompt_length=8, kv_cache_size=32, temperature=0.9),
         ),
     )
     config = GRPOConfig(num_generations=2, num_iterations=1, beta=0.04)
