@@ -102,16 +102,17 @@ CODEBASES := .venv-codebases
 JAX ?=
 PROGRAMS ?=
 
-$(CODEBASES)/.ready: pyproject.toml testdata/codebases/catalogue.py
+$(CODEBASES)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(CODEBASES)
 	$(CODEBASES)/bin/pip install --quiet --disable-pip-version-check --editable '.[test]' $(if $(JAX),jax==$(JAX) jaxlib==$(JAX))
-	$(CODEBASES)/bin/python -m testdata.codebases.install $(if $(PART),--part $(PART))
 	touch $@
 
 test-codebases: $(CODEBASES)/.ready  ## train steps of other codebases, as they stand, under meshbridge.patch, in a venv of its own; PART=2/5 of a few
+	$(CODEBASES)/bin/python -m testdata.codebases.install $(if $(PART),--part $(PART))
 	MESHBRIDGE_PART=$(PART) $(CODEBASES)/bin/python -m pytest -m codebases tests/codebases
 
 bench-codebases: $(CODEBASES)/.ready  ## the same with what they cost beside XLA, into docs/codebases.md
+	$(CODEBASES)/bin/python -m testdata.codebases.install
 	$(CODEBASES)/bin/python -m benchmarks.codebases $(PROGRAMS) --page docs/codebases.md
 
 lint: $(READY)  ## style, imports, types

@@ -105,7 +105,7 @@ CODEBASES = {
         ("optax",),
         is_double=True,
         is_light=True,
-    ),  # fmt: skip
+    ),
     "equinox": Codebase(("data_parallel", "decoder"), ("equinox", "optax"), is_light=True),
     "drjax": Codebase(("federated_averaging",), ("drjax",), is_light=True),
     "numpyro": Codebase(("nuts", "svi"), ("numpyro",), is_double=True, is_light=True),
@@ -138,6 +138,12 @@ def chosen(names: Sequence[str]) -> list[Program]:
 
 
 def part(number: int, count: int) -> list[str]:
-    """The names of light codebases that belong to a part, such as 2 of 5."""
+    """The names of three light codebases that belong to a part, such as 2 of 5; the parts together have all of them. Raises
+    ValueError if there are too few parts for that."""
     light = [name for name, codebase in CODEBASES.items() if codebase.is_light]
-    return [name for index, name in enumerate(light) if index % count == number]
+    if IN_A_PART * count < len(light):
+        raise ValueError(f"{count} parts of {IN_A_PART} do not hold {len(light)} codebases")
+    return [light[(IN_A_PART * number + index) % len(light)] for index in range(IN_A_PART)]
+
+
+IN_A_PART = 3

@@ -1,4 +1,4 @@
-"""Train steps of other people's codebases under `meshbridge.patch()`, each in a process of its own: the numbers are those of `jax.jit`.
+"""Train steps of other people's codebases under `meshbridge.patch()`, each in a process: numbers are those of `jax.jit`.
 
 `make test-codebases` runs all that can be installed, `make test-codebases PART=2/5` a few that are quick to install.
 """
