@@ -1,8 +1,8 @@
-"""Train steps of other people's codebases, as they stand, under `meshbridge.patch()`: are the numbers those of `jax.jit`, and what
-does it cost?
+"""Train steps of other people's codebases, as they stand, under `meshbridge.patch()`: are the numbers those of `jax.jit`?
 
 From the repository's root: `python -m benchmarks.codebases [PROGRAM…] [--measured] [--page FILE]`. Each program runs in a process of
-its own, first as it is, then patched, on 8 virtual CPU devices. `make bench-codebases` writes docs/codebases.md.
+its own, first as it is, then patched, on 8 virtual CPU devices; its functions are then compiled once more by XLA alone. `make
+bench-codebases` writes docs/codebases.md.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 3e-2, "float16": 1e-2
 """What an element may differ by, relative to the largest one of its array, by type; elements of other types are equal."""
 
 LEAST = 1e-3
-"""Where all elements of an array are smaller than this, they may differ relative to this: a gradient that is zero but for rounding
-has no digit that is right."""
+"""Where all elements of an array are smaller than this, they may differ relative to this: a gradient that is zero but for
+rounding has no digit that is right."""
 
 LIMIT_S = 900
 

@@ -43,16 +43,18 @@ class Program:
 
 
 MAXTEXT_NEEDS = (
-    "absl-py", "einshape", "fire", "gitpython", "google-cloud-storage", "grain", "jsonlines", "ml-collections", "ml-goodput-measurement",
-    "omegaconf", "orbax-checkpoint", "pathwaysutils", "sentencepiece", "tensorboardX", "tiktoken", "transformers<5",
+    "absl-py", "einshape", "fire", "gitpython", "google-cloud-storage", "grain", "jsonlines",
+    "ml-collections", "ml-goodput-measurement", "omegaconf", "orbax-checkpoint", "pathwaysutils",
+    "sentencepiece", "tensorboardX", "tiktoken", "transformers<5",
 )  # fmt: skip
 LEVANTER_NEEDS = (
-    "async-lru", "braceexpand", "chex", "dataclasses-json", "datasets", "deepdiff", "draccus", "gcsfs", "gitpython", "humanfriendly", "jmp",
-    "mergedeep", "pytimeparse", "ray", "safetensors", "tblib", "tensorstore", "tqdm-loggable", "transformers<5", "wandb",
+    "async-lru", "braceexpand", "chex", "dataclasses-json", "datasets", "deepdiff", "draccus", "gcsfs",
+    "gitpython", "humanfriendly", "jmp", "mergedeep", "pytimeparse", "ray", "safetensors", "tblib",
+    "tensorstore", "tqdm-loggable", "transformers<5", "wandb",
 )  # fmt: skip
 TUNIX_NEEDS = (
-    "datasets", "grain", "kagglehub", "numba", "omegaconf", "orbax-checkpoint", "perfetto", "pylatexenc", "python-dotenv", "safetensors",
-    "sentencepiece", "tenacity", "transformers<5",
+    "datasets", "grain", "kagglehub", "numba", "omegaconf", "orbax-checkpoint", "perfetto", "pylatexenc",
+    "python-dotenv", "safetensors", "sentencepiece", "tenacity", "transformers<5",
 )  # fmt: skip
 
 HALIAX = "haliax==1.4.dev453"
