@@ -1,7 +1,7 @@
 """Train steps of other people's codebases, as they stand, under `meshbridge.patch()`: are the numbers those of `jax.jit`?
 
-From the repository's root: `python -m benchmarks.codebases [PROGRAM…] [--measured] [--page FILE]`. Each program runs in a process of
-its own, first as it is, then patched, on 8 virtual CPU devices; its functions are then compiled once more by XLA alone. `make
+From the repository's root: `python -m benchmarks.codebases [PROGRAM…] [--measured] [--page FILE]`. Each program runs in a process
+of its own, first as it is, then patched, on 8 virtual CPU devices; its functions are then compiled once more by XLA alone. `make
 bench-codebases` writes docs/codebases.md.
 """
 

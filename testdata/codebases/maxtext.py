@@ -75,7 +75,14 @@ def gemma() -> Any:
 
 def mixtral() -> Any:
     """A mixture of experts along an axis of their own, dense products of all experts."""
-    sizes = {"num_experts": 4, "num_experts_per_tok": 2, "megablox": False, "sparse_matmul": False, "capacity_factor": 1.0}
+    sizes = {
+        "base_moe_mlp_dim": 128,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "megablox": False,
+        "sparse_matmul": False,
+        "capacity_factor": 1.0,
+    }
     return _trained(model_name="mixtral-8x7b", ici_fsdp_parallelism=4, ici_expert_parallelism=2, **sizes)
 
 
