@@ -118,10 +118,10 @@ class _Costs:
         import jax
 
         from benchmarks.clock import shortest
-        from meshbridge import pipeline
+        from meshbridge import partitioning
 
         jax.clear_caches()  # of two functions alike, JAX compiles one
-        _, partition = shortest(lambda: pipeline.partition_module(planned.source(), planned.options), 1)
+        _, partition = shortest(lambda: partitioning.partition_module(planned.source(), planned.options), 1)
         theirs, compiling = shortest(lambda: planned.unreplaced().compile(), 1)
         ours = planned.compile()
         return _Costs(partition.cpu, compiling.cpu, _sent(ours), _sent(theirs), *(_temporaries(each) for each in (ours, theirs)))
