@@ -10,6 +10,7 @@ import equinox as eqx
 import haliax as hax
 import jax
 import jmp
+import numpy as np
 import optax
 from levanter.checkpoint import CheckpointerConfig
 from levanter.models.llama import LlamaConfig
@@ -50,7 +51,7 @@ def _trained(**options: Any) -> Any:
                 tokens = hax.named(integers(128, 8, 16, seed=turn), (batch, model.Pos))
                 info = trainer.train_step(state, hax.named_jit(example)(tokens))
                 state = info.state
-                losses.append(info.loss)
+                losses.append(np.float32(info.loss))
         return losses, eqx.filter(state.model, eqx.is_array)
 
 

@@ -87,5 +87,5 @@ def mixtral() -> Any:
 
 
 def qwen() -> Any:
-    """Qwen 3 in half precision, as it is trained."""
-    return _trained(model_name="qwen3-0.6b", ici_fsdp_parallelism=4, ici_tensor_parallelism=2, dtype="bfloat16")
+    """Qwen 3, whose queries and keys are normalised, all layers computed again in the backward pass."""
+    return _trained(model_name="qwen3-0.6b", ici_fsdp_parallelism=4, ici_tensor_parallelism=2, remat_policy="full")
