@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PARALLEL := -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test plans test-slow test-all test-oldest test-versions test-jax wheel docs lint format bench bench-scale bench-targets bench-models bench-predicted bench-maxtext test-targets test-targets-all test-models test-models-all clean
+.PHONY: help demo quick test plans test-slow test-all test-oldest test-versions test-jax wheel docs lint format bench bench-scale bench-targets bench-models bench-predicted bench-maxtext test-targets test-targets-all test-models test-models-all test-codebases bench-codebases clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -26,13 +26,13 @@ quick: $(READY)  ## a minute's worth of tests from every part
 	$(BIN)/python -m pytest $(PARALLEL) -m quick
 
 test: $(READY)  ## all tests but the slow ones
-	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not targets and not models"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not targets and not models and not codebases"
 
 # Continuous integration runs one of five parts a day; PART=2/5 chooses the third.
 PART ?=
 
 test-slow: $(READY)  ## the slow ones: every measured program, JAX's own harnesses of its primitives, exact verification
-	MESHBRIDGE_PART=$(PART) $(BIN)/python -m pytest $(PARALLEL) -m "slow and not long and not targets and not models"
+	MESHBRIDGE_PART=$(PART) $(BIN)/python -m pytest $(PARALLEL) -m "slow and not long and not targets and not models and not codebases"
 
 plans: $(READY)  ## compare every plan with those on record, before → after; ARGS=--accept puts them on record
 	$(BIN)/python -m tests.plans --jobs $(JOBS) $(ARGS)
@@ -58,7 +58,7 @@ test-oldest: test-jax-$(OLDEST)  ## the tests with the oldest jax that pyproject
 	touch $@
 
 test-jax-%: .venv-jax-%/.ready
-	.venv-jax-$*/bin/python -m pytest $(PARALLEL) -m "not slow and not targets and not models"
+	.venv-jax-$*/bin/python -m pytest $(PARALLEL) -m "not slow and not targets and not models and not codebases"
 
 JAX_FILES := pjit_test api_test export_test aot_test layout_test memories_test shard_alike_test python_callback_test debugging_primitives_test
 test-jax: $(READY)  ## JAX's own tests, every function partitioned: JAX_TESTS=PATH is a checkout of the tag that is installed
@@ -96,6 +96,24 @@ test-models: $(MODELS)/.ready  ## models of other libraries under one scheme eac
 
 test-models-all: $(MODELS)/.ready  ## the same under every scheme
 	$(MODELS)/bin/python -m pytest $(PARALLEL) -m models tests/models
+
+# Codebases that people train with: PYTHON=python3.12 has more of them than 3.11, JAX=0.10.2 chooses a release of jax.
+CODEBASES := .venv-codebases
+JAX ?=
+PROGRAMS ?=
+
+$(CODEBASES)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(CODEBASES)
+	$(CODEBASES)/bin/pip install --quiet --disable-pip-version-check --editable '.[test]' $(if $(JAX),jax==$(JAX) jaxlib==$(JAX))
+	touch $@
+
+test-codebases: $(CODEBASES)/.ready  ## train steps of other codebases, as they stand, under meshbridge.patch, in a venv of its own; PART=2/5 of a few
+	$(CODEBASES)/bin/python -m testdata.codebases.install $(if $(PART),--part $(PART))
+	MESHBRIDGE_PART=$(PART) $(CODEBASES)/bin/python -m pytest -m codebases tests/codebases
+
+bench-codebases: $(CODEBASES)/.ready  ## the same with what they cost beside XLA, into docs/codebases.md
+	$(CODEBASES)/bin/python -m testdata.codebases.install
+	$(CODEBASES)/bin/python -m benchmarks.codebases $(PROGRAMS) --page docs/codebases.md
 
 lint: $(READY)  ## style, imports, types
 	$(BIN)/ruff format --check .
@@ -144,4 +162,4 @@ bench-maxtext: $(READY)  ## the predicted step beside what is published of MaxTe
 	$(BIN)/python -m benchmarks.maxtext --page docs/machines.md
 
 clean:  ## remove what the targets above have made
-	rm -rf $(VENV) .venv-jax-* $(TARGETS) $(MODELS) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-jax-* $(TARGETS) $(MODELS) $(CODEBASES) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

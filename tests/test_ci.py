@@ -35,9 +35,10 @@ COMMANDS = {"date": DATE, "make": MAKE, "timeout": TIMEOUT} | dict.fromkeys(
     ("mlir-opt-19", "mlir-opt-21", "mlir-opt-22", "chromium", "chromedriver"), NOTHING
 )
 
-QUICK = {"lint": 60, "docs": 60, "test": 1200, "test-slow": 600, "test-targets": 300, "test-models": 300}
+QUICK = {"lint": 60, "docs": 60, "test": 1200, "test-slow": 600, "test-targets": 300, "test-models": 300, "test-codebases": 180}
 ALWAYS = ["lint", "docs", "test"]
-ALL = [*ALWAYS, "test-slow", ".venv-targets/.ready", "test-targets", ".venv-models/.ready", "test-models"]
+SUITES = [made for name in ("targets", "models", "codebases") for made in (f".venv-{name}/.ready", f"test-{name}")]
+ALL = [*ALWAYS, "test-slow", *SUITES]
 
 
 class Ran(NamedTuple):
@@ -71,7 +72,7 @@ def run(folder: Path, seconds: Mapping[str, int], fails: tuple[str, ...] = ()) -
 
 
 def test_all_runs_where_there_is_time(tmp_path: Path) -> None:
-    assert run(tmp_path, QUICK) == Ran(0, ALL, [], 2520)
+    assert run(tmp_path, QUICK) == Ran(0, ALL, [], 2700)
 
 
 def test_what_does_not_fit_into_the_hour_is_left_out(tmp_path: Path) -> None:
@@ -81,6 +82,7 @@ def test_what_does_not_fit_into_the_hour_is_left_out(tmp_path: Path) -> None:
     assert ran.said == [
         "left out: make test-slow PART=4/5, as 44 minutes are gone",
         "left out: make test-models, as 54 minutes are gone",
+        "left out: make test-codebases, as 54 minutes are gone",
     ]
     assert ran.seconds <= 3600
 
@@ -92,6 +94,7 @@ def test_lint_the_site_and_the_tests_are_never_left_out(tmp_path: Path) -> None:
         "left out: make test-slow PART=4/5",
         "left out: make test-targets",
         "left out: make test-models",
+        "left out: make test-codebases",
     ]
 
 
@@ -99,11 +102,13 @@ def test_a_part_that_takes_longer_than_the_hour_is_cut_short(tmp_path: Path) -> 
     ran = run(tmp_path, QUICK | {"test-slow": 9000})
     assert (ran.status, ran.made) == (0, [*ALWAYS, "test-slow"])
     assert ran.said[0] == "cut short: make test-slow PART=4/5, as 59 minutes are gone"
-    assert [line.partition(",")[0] for line in ran.said[1:]] == ["left out: make test-targets", "left out: make test-models"]
+    assert [line.partition(",")[0] for line in ran.said[1:]] == [
+        f"left out: make test-{name}" for name in ("targets", "models", "codebases")
+    ]
     assert ran.seconds <= 3600
 
 
-@pytest.mark.parametrize("target", [*ALWAYS, "test-slow", "test-targets", "test-models"])
+@pytest.mark.parametrize("target", [*ALWAYS, "test-slow", "test-targets", "test-models", "test-codebases"])
 @pytest.mark.parametrize("seconds", [0, 9000], ids=["in time", "cut short"])
 def test_what_fails_fails_the_run(target: str, seconds: int, tmp_path: Path) -> None:
     """A part that is cut short after one of its tests has failed fails the run, too."""

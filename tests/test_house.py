@@ -46,7 +46,20 @@ def test_the_house_imports_no_converter() -> None:
         assert not [name for name in imports(path) if name.startswith("meshbridge_converters")], path
 
 
-SUITES = ("distributed", "fuzz", "growth", "lit", "models", "operations", "plans", "programs", "rewrites", "targets", "zoo")
+SUITES = (
+    "codebases",
+    "distributed",
+    "fuzz",
+    "growth",
+    "lit",
+    "models",
+    "operations",
+    "plans",
+    "programs",
+    "rewrites",
+    "targets",
+    "zoo",
+)
 """Folders of tests that go across all modules, and mirror no folder of the sources."""
 
 OF_THE_REPOSITORY = ("test_ci", "test_docs", "test_hidden_state", "test_house", "test_simulator", "test_wheel")

@@ -109,6 +109,12 @@ class Replacement(pxla.MeshComputation):  # type: ignore[misc]
             found.replicate_on_last_tile_dim = True
         self.compile_args["keepalive"][answer.asked](HloSharding.from_proto(found))
 
+    def unreplaced(self) -> Any:
+        """JAX's own computation, which XLA partitions where it is compiled."""
+        found = object.__new__(pxla.MeshComputation)
+        vars(found).update(vars(self), _executable=None)
+        return found
+
     @property
     def _has_sizes_to_refine(self) -> bool:
         """Whether a program of symbolic sizes is called, whose sizes here are known."""
