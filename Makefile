@@ -104,6 +104,7 @@ PROGRAMS ?=
 
 $(CODEBASES)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(CODEBASES)
+	$(CODEBASES)/bin/pip install --quiet --disable-pip-version-check --upgrade pip
 	$(CODEBASES)/bin/pip install --quiet --disable-pip-version-check --editable '.[test]' $(if $(JAX),jax==$(JAX) jaxlib==$(JAX))
 	touch $@
 

@@ -43,18 +43,19 @@ class Program:
 
 
 MAXTEXT_NEEDS = (
-    "absl-py", "einshape", "fire", "gitpython", "google-cloud-storage", "grain", "jsonlines",
-    "ml-collections", "ml-goodput-measurement", "omegaconf", "orbax-checkpoint", "pathwaysutils",
-    "sentencepiece", "tensorboardX", "tiktoken", "transformers<5",
+    "absl-py", "einshape", "fire", "gitpython", "google-cloud-storage", "grain", "immutabledict", "jsonlines",
+    "drjax", "jaxtyping", "ml-collections", "ml-goodput-measurement", "omegaconf", "orbax-checkpoint", "pathwaysutils", "pillow",
+    "sentencepiece", "six", "tensorboardX", "tiktoken", "transformers>=4.57,<5",
 )  # fmt: skip
 LEVANTER_NEEDS = (
     "async-lru", "braceexpand", "chex", "dataclasses-json", "datasets", "deepdiff", "draccus", "gcsfs",
     "gitpython", "humanfriendly", "jmp", "mergedeep", "pytimeparse", "ray", "safetensors", "tblib",
-    "tensorstore", "tqdm-loggable", "transformers<5", "wandb",
+    "tensorstore", "tqdm-loggable", "transformers>=4.57,<5", "wandb",
 )  # fmt: skip
 TUNIX_NEEDS = (
+    "clu", "einops", "jaxtyping", "pillow",
     "datasets", "grain", "kagglehub", "numba", "omegaconf", "orbax-checkpoint", "perfetto", "pylatexenc",
-    "python-dotenv", "safetensors", "sentencepiece", "tenacity", "transformers<5",
+    "python-dotenv", "safetensors", "sentencepiece", "tenacity", "transformers>=4.57,<5",
 )  # fmt: skip
 
 HALIAX = "haliax==1.4.dev453"
