@@ -101,7 +101,7 @@ class Recorder:
             (pxla, "lower_sharding_computation", "trace"),
             (pipeline, "run", "partition"),
             (pipeline, "partition_module", "partition"),
-            (program.Program, "evaluate", "verify"),
+            (program.VerifiedProgram, "evaluate", "verify"),
         ):
             setattr(owner, name, self.seconds.counting(kind, getattr(owner, name)))
 
