@@ -34,7 +34,7 @@ gc.disable()
 pipeline.VERIFIED |= {stage.name: "last" for stage in pipeline.build().stages}
 
 # And a search finds the same on a machine that has other things to do.
-clock.usual = clock.WorkClock
+clock.usual = clock.Work
 
 # The same examples every time: a run says something of the change at hand. The long profile is for finding new ones. Neither
 # shrinks: an example compiles for a second or more, and a hundred smaller ones tell less than the first.

@@ -20,7 +20,7 @@ from meshbridge.ir.sharding import Mesh
 from meshbridge.machines import layout, machine, target
 from meshbridge.machines.layout import Placement
 from meshbridge.machines.machine import Machine
-from meshbridge.search.clock import WorkClock
+from meshbridge.search.clock import Work
 
 HBM = {"v4": 1.23e12, "v5e": 8.1e11, "v5p": 2.8e12, "v6e": 1.6e12, "a100": 2.0e12, "h100": 3.35e12, "h200": 4.8e12, "b200": 8e12}
 """Bytes per second, as the book has them."""
@@ -385,6 +385,6 @@ def test_the_book_s_tensor_parallelism_of_a_llama_of_70_billion_parameters() -> 
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_search_chooses_the_book_s_tensor_parallelism() -> None:
-    found = {row.tensor: row.found.best.seconds for row in scaling_book.rows((1, 2, 4, 8), seconds=1.0, clock=WorkClock())}
+    found = {row.tensor: row.found.best.seconds for row in scaling_book.rows((1, 2, 4, 8), seconds=1.0, clock=Work())}
     assert min(found, key=lambda tensor: found[tensor]) == 4
     assert all(seconds > 1.05 * found[4] for tensor, seconds in found.items() if tensor != 4)

@@ -50,7 +50,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def solved(problem: Problem, **_: Any) -> Solution:
     """With the same time, whatever the clock says."""
-    return solve(problem, seconds=4.0, clock=clocks.WorkClock())
+    return solve(problem, seconds=4.0, clock=clocks.Work())
 
 
 def loss(params: list[dict[str, Any]], x: Any) -> Any:

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 import meshbridge
 from meshbridge.decide.graph import Tensor
 from meshbridge.search import seeking
-from meshbridge.search.clock import WorkClock
+from meshbridge.search.clock import Work
 from meshbridge.search.sharding_problem import Form, ShardingProblem
 from meshbridge.search.solve import solve
 from meshbridge.search.trial import Trial
@@ -96,7 +96,7 @@ def test_what_ops_of_different_frequency_read_is_gathered_as_often_as_by_the_mos
 
     def spied(sought: seeking.Seeking) -> list[Tensor]:
         relaxed = ShardingProblem(replace(sought.free.folded, pricing=sought.pricing), sought.pricing, sought.free.axes)
-        found = solve(relaxed.problem(), seconds=5.0, clock=WorkClock())
+        found = solve(relaxed.problem(), seconds=5.0, clock=Work())
         seen.append((found.cost, sought.free.priced(relaxed.tensors(found.chosen), sought.pricing).total))
         return relaxed.tensors(found.chosen)
 

@@ -14,7 +14,7 @@ import meshbridge
 from meshbridge.decide.graph import Tensor
 from meshbridge.search import seeking
 from meshbridge.search.boundary import ends
-from meshbridge.search.clock import WorkClock
+from meshbridge.search.clock import Work
 from meshbridge.search.sharding_problem import ShardingProblem
 from meshbridge.search.solve import Solution, solve
 from testdata.realistic.catalogue import build
@@ -56,7 +56,7 @@ def test_the_relaxed_problem_of_a_decoding_step_is_solved_by_a_plan(monkeypatch:
 
     def spied(sought: seeking.Seeking) -> list[Tensor]:
         relaxed = ShardingProblem(replace(sought.free.folded, pricing=sought.pricing), sought.pricing, sought.free.axes)
-        solution = solve(relaxed.problem(), seconds=60.0, clock=WorkClock())
+        solution = solve(relaxed.problem(), seconds=60.0, clock=Work())
         tensors = relaxed.tensors(solution.chosen)
         seen.append((solution, sought.free.priced(tensors, sought.pricing).total))
         return tensors

@@ -17,7 +17,7 @@ import meshbridge
 from benchmarks.iopddl import generated, parsed
 from meshbridge.search import dual as dual_module
 from meshbridge.search import exact
-from meshbridge.search.clock import WALL, Clock, WorkClock
+from meshbridge.search.clock import WALL, Clock, Work
 from meshbridge.search.dual import Dual
 from meshbridge.search.eliminate import Elimination
 from meshbridge.search.normal import normal
@@ -30,7 +30,7 @@ INF = float("inf")
 
 def solve(problem: Problem, **more: Any) -> Solution:
     """By a clock that counts work."""
-    return solve_by(problem, clock=WorkClock(nodes=1_000), **more)
+    return solve_by(problem, clock=Work(nodes=1_000), **more)
 
 
 def best(problem: Problem) -> float:
@@ -188,7 +188,7 @@ def test_the_same_answer_in_each_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("clock", "limit"), [(WorkClock(nodes=7), {"node_limit": 7}), (WALL, {"time_limit": pytest.approx(2, abs=2)})]
+    ("clock", "limit"), [(Work(nodes=7), {"node_limit": 7}), (WALL, {"time_limit": pytest.approx(2, abs=2)})]
 )
 def test_where_work_is_counted_no_other_clock_ends_the_solver(clock: Clock, limit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[dict[str, Any]] = []

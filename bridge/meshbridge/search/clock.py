@@ -13,7 +13,7 @@ Clock = Callable[[], float]
 
 @final
 @dataclass
-class WorkClock:
+class Work:
     """A clock that counts work: each look at it takes so many `seconds`.
 
     A search looks at its clock after each trial, each round of the solver and each region that this improves. So it finds the

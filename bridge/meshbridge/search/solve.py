@@ -16,7 +16,7 @@ import numpy as np
 
 from meshbridge.ir.errors import MeshError
 from meshbridge.search import exact
-from meshbridge.search.clock import WALL, Clock, WorkClock
+from meshbridge.search.clock import WALL, Clock, Work
 from meshbridge.search.dual import Dual
 from meshbridge.search.improve import Improver
 from meshbridge.search.normal import Normal, normal
@@ -166,7 +166,7 @@ class _Search:
             self._improve(dual, candidates, spans[1])
         if small and not self.proven:
             scale = self.cost if self.chosen else self.bound
-            nodes = self.clock.nodes if isinstance(self.clock, WorkClock) else None
+            nodes = self.clock.nodes if isinstance(self.clock, Work) else None
             chosen, bound = exact.solved(self.form, deadline - self.clock(), scale, nodes=nodes)
             if chosen is not None:
                 self.offer(self.form.original(chosen))
