@@ -90,7 +90,7 @@ class Recorder:
         from jax._src import compiler
         from jax._src.interpreters import partial_eval, pxla
 
-        from meshbridge import partitioning
+        from meshbridge import partitioning, pipeline
         from meshbridge.runtime import xla
         from meshbridge.verify import program
 
