@@ -20,7 +20,7 @@ import jax
 from benchmarks.measure import placed, relative_error, unsharded
 from meshbridge import partitioning, pipeline
 from meshbridge.analysis import hlo
-from meshbridge.analysis.hlo_communication import Communication, communication
+from meshbridge.analysis.hlo_communication import HloCommunication, communication
 from meshbridge.ir.mlir import context
 from meshbridge.read import formats
 from testdata.catalogue import BUILDERS, MEASURED, build
@@ -31,7 +31,7 @@ from testdata.program import Program
 class Outcome:
     """What one program sends, and the largest error of its results against one device, relative to the largest value."""
 
-    sent: Communication
+    sent: HloCommunication
     error: float
 
 

@@ -90,7 +90,7 @@ class Recorder:
         from jax._src import compiler
         from jax._src.interpreters import partial_eval, pxla
 
-        from meshbridge import pipeline
+        from meshbridge import partitioning, pipeline
         from meshbridge.runtime import xla
         from meshbridge.verify import program
 
@@ -100,8 +100,8 @@ class Recorder:
             (partial_eval, "trace_to_jaxpr", "trace"),
             (pxla, "lower_sharding_computation", "trace"),
             (pipeline, "run", "partition"),
-            (pipeline, "partition_module", "partition"),
-            (program.Program, "evaluate", "verify"),
+            (partitioning, "partition_module", "partition"),
+            (program.VerifiedProgram, "evaluate", "verify"),
         ):
             setattr(owner, name, self.seconds.counting(kind, getattr(owner, name)))
 

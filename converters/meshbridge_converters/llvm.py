@@ -21,7 +21,17 @@ from typing import Any, NamedTuple
 
 from meshbridge.dialect import attributes, build
 from meshbridge.dialect.assembly import reader
-from meshbridge.dialect.assembly.formats import FORMATS, Element, Flag, Format, Literal, Operand, Partial, Types, Value
+from meshbridge.dialect.assembly.formats import (
+    FORMATS,
+    Element,
+    Flag,
+    Format,
+    Literal,
+    OperandClause,
+    PartialClause,
+    Types,
+    ValueClause,
+)
 from meshbridge.dialect.assembly.printer import write
 from meshbridge.dialect.assembly.scanner import Scanner, place
 from meshbridge.dialect.assembly.spelling import Spelling
@@ -40,9 +50,9 @@ def _respelled(
     """Our table with other keywords, reduction kinds and result names."""
 
     def element(ours: Element) -> Element:
-        if isinstance(ours, Partial):
+        if isinstance(ours, PartialClause):
             return replace(ours, template=partial)
-        if isinstance(ours, Value):
+        if isinstance(ours, ValueClause):
             return replace(
                 ours, keyword=keywords.get(ours.keyword, ours.keyword), syntax=kind if ours.syntax is KIND else ours.syntax
             )
@@ -52,7 +62,7 @@ def _respelled(
         name: tuple(
             replace(
                 form,
-                elements=tuple(element(each) for each in form.elements if partial or not isinstance(each, Partial)),
+                elements=tuple(element(each) for each in form.elements if partial or not isinstance(each, PartialClause)),
                 hints=tuple(hints.get(hint, hint) for hint in form.hints),
             )
             for form in forms
@@ -104,7 +114,7 @@ class _Sharding19(Syntax):
 
 
 _SHARD_19 = Format(
-    (Operand(), Literal("to"), Value("", "shard", _Sharding19()), Flag("annotate_for_users")),
+    (OperandClause(), Literal("to"), ValueClause("", "shard", _Sharding19()), Flag("annotate_for_users")),
     Types.RESULTS,
     ("sharding_annotated",),
 )

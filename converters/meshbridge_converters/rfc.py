@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 
 from meshbridge.dialect.assembly import printer, reader
-from meshbridge.dialect.assembly.formats import Element, Format, Literal, Operand, Symbol, Types, Value
+from meshbridge.dialect.assembly.formats import Element, Format, Literal, OperandClause, Symbol, Types, ValueClause
 from meshbridge.dialect.assembly.scanner import Scanner
 from meshbridge.dialect.assembly.spelling import Spelling
 from meshbridge.dialect.assembly.values import Mismatch, Syntax, read_integers
@@ -71,14 +71,14 @@ def _form(*elements: Element, types: Types = Types.ONE_TO_ONE) -> tuple[Format, 
     return (Format(elements, types),)
 
 
-_ON_TENSOR = _form(Operand())
+_ON_TENSOR = _form(OperandClause())
 """`mesh.x %src {attributes} : type -> type`: whatever an RFC operation says stands in its attribute dictionary."""
 
 _CLUSTER = _form(
     Symbol("sym_name", declares=True),
     Literal("(", spaced=False),
-    Value("rank", "rank", _Rank(), lead="rank = "),
-    Value("", "dim_sizes", _SizesClause(), default="[]", lead=", dim_sizes = "),
+    ValueClause("rank", "rank", _Rank(), lead="rank = "),
+    ValueClause("", "dim_sizes", _SizesClause(), default="[]", lead=", dim_sizes = "),
     Literal(")", spaced=False),
     types=Types.NONE,
 )

@@ -7,7 +7,7 @@ from itertools import chain, combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbridge.collectives.cuts import SINK, SOURCE, UNCUT, Graph, Node
+from meshbridge.collectives.cuts import SINK, SOURCE, UNCUT, FlowNetwork, Node
 
 NODES = "abcde"
 WEIGHTS = st.integers(0, 9)
@@ -22,7 +22,7 @@ def weight(side: frozenset[Node], edges: list[tuple[str, str, float]]) -> float:
 
 @given(edges=EDGES, first=FIRST)
 def test_the_largest_of_the_lightest(edges: list[tuple[str, str, float]], first: list[tuple[str, str, float]]) -> None:
-    graph, edges = Graph(), [*first, *edges]
+    graph, edges = FlowNetwork(), [*first, *edges]
     for edge in edges:
         graph.add(*edge)
     nodes = {node for tail, head, _ in edges for node in (tail, head)} - {SOURCE, SINK}

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbridge.collectives.permute_plans import Edges, Exchange, Launch, Moves, Permute, Planner
+from meshbridge.collectives.permute_plans import Edges, LaneExchange, LanePermute, Launch, Moves, Planner
 from meshbridge.ir.groups import rotated, shifted
 
 
@@ -24,7 +24,7 @@ def by_time(count: int, launch: float, *, joins: bool = False) -> Planner:
 
 
 def edges_of(launch: Launch) -> tuple[Edges, ...]:
-    return launch.lanes if isinstance(launch, Permute) else (launch.edges,)
+    return launch.lanes if isinstance(launch, LanePermute) else (launch.edges,)
 
 
 @st.composite
@@ -67,7 +67,7 @@ def test_every_edge_is_in_one_launch(drawn: tuple[int, list[Moves]], limit: floa
 
 
 def _check(launch: Launch, found: list[Moves]) -> None:
-    if isinstance(launch, Exchange):
+    if isinstance(launch, LaneExchange):
         rows = list(zip(launch.edges.senders.tolist(), launch.edges.receivers.tolist(), launch.slot.tolist(), strict=True))
         assert len({*rows}) == len(rows)
         assert int(launch.slot.max()) < launch.slots
@@ -83,14 +83,14 @@ def test_permutes_of_all_pairs_are_one_all_to_all() -> None:
     """The gates of an LSTM that stand one on each of four devices: each sends a quarter of its own to each other one."""
     sparse = [moves([(gate, device)]) for gate in range(4) for device in range(4) if gate != device]
     (launch,) = by_bytes(4, 1024).plan(sparse)
-    assert isinstance(launch, Exchange)
+    assert isinstance(launch, LaneExchange)
     assert launch.slots == 1
     assert len(by_bytes(4).plan(sparse)) == 3, "nothing is copied together: permutes of four devices each"
 
 
 def test_opposite_shifts_of_two_devices_are_one_permute() -> None:
     (launch,) = by_bytes(2).plan([moves(shifted(2, 1).tolist()), moves(shifted(2, -1).tolist())])
-    assert isinstance(launch, Permute)
+    assert isinstance(launch, LanePermute)
     assert len(launch.lanes) == 1
 
 
@@ -121,5 +121,5 @@ def test_permutes_of_the_same_pairs_are_joined_up_to_the_limit() -> None:
 def test_what_a_compiler_joins_by_itself_is_one_launch_already() -> None:
     """Two slices of each neighbour, two devices: as two permutes of the same pairs, or in one all-to-all of as many bytes."""
     several = [moves(shifted(2, offset).tolist()) for offset in (1, 1, -1, -1)]
-    assert [type(launch) for launch in by_time(2, 1e3, joins=True).plan(several)] == [Permute, Permute]
-    assert [type(launch) for launch in by_time(2, 1e3).plan(several)] == [Exchange]
+    assert [type(launch) for launch in by_time(2, 1e3, joins=True).plan(several)] == [LanePermute, LanePermute]
+    assert [type(launch) for launch in by_time(2, 1e3).plan(several)] == [LaneExchange]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshbridge.cost.seconds import collective_time
-from meshbridge.cost.step import Step, predict
+from meshbridge.cost.step import PredictedStep, predict
 from meshbridge.dialect import assembly
 from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.ir.mlir import context, ir
@@ -30,7 +30,7 @@ def read(body: str, arguments: str, results: str) -> ir.Module:
     return assembly.read(text, "step.mlir", context())
 
 
-def predicted(body: str, arguments: str, results: str, machine: str = GPUS) -> Step:
+def predicted(body: str, arguments: str, results: str, machine: str = GPUS) -> PredictedStep:
     module = read(body, arguments, results)
     return predict(module, of_machine(machine))
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshbridge.cost.schedule import Task, starts
-from meshbridge.cost.step import Step, predict
+from meshbridge.cost.step import PredictedStep, predict
 from meshbridge.dialect import assembly
 from meshbridge.ir.mlir import context
 from meshbridge.machines.machine import OptionSet
@@ -98,7 +98,7 @@ def test_a_gather_that_a_product_needs_is_exposed() -> None:
     assert step.communication_seconds == pytest.approx(gathered())
 
 
-def placed(after: str) -> Step:
+def placed(after: str) -> PredictedStep:
     """A product of arguments, and one of the gather and what comes `after` its barrier."""
     body = gather("w", "s") + f"%0:2 = stablehlo.optimization_barrier %a, %{after} : {TENSOR}, {TENSOR}\n"
     body += product("y", "0#0", "b") + product("z", "y", "w") + f"return %z : {TENSOR}"
@@ -235,7 +235,7 @@ def test_collectives_of_every_kind_have_a_time(line: str, machine: str) -> None:
     assert step.compute_seconds == 0
 
 
-def in_pairs(groups: str, operand: str = SHARD, result: str = f"tensor<{SIZE // 4}x{SIZE}xbf16>") -> Step:
+def in_pairs(groups: str, operand: str = SHARD, result: str = f"tensor<{SIZE // 4}x{SIZE}xbf16>") -> PredictedStep:
     body = f"""%0 = "stablehlo.all_gather"(%a) {{all_gather_dim = 0 : i64, replica_groups = {groups}}} : ({operand}) -> {result}
   return %0 : {result}"""
     return predicted(body, f"%a: {operand}", result)

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding
 import meshbridge
 from meshbridge.cost.communication import Collective, communication
 from meshbridge.decide.assign import Assigner
-from meshbridge.decide.choice import Prices
+from meshbridge.decide.choice import EndPrices
 from meshbridge.decide.fold_layers import fold_layers
 from meshbridge.decide.propagate import Propagator
 from meshbridge.decide.routes import refine
@@ -69,13 +69,13 @@ def test_layers_fold() -> None:
 def test_more_layers_cost_no_more_prices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deciding 48 equal layers prices, propagates and assigns nothing that deciding 16 has not; nor does the next program."""
     priced: list[Sharding] = []
-    price = Prices.__missing__
+    price = EndPrices.__missing__
 
-    def counted(prices: Prices, sharding: Sharding) -> float:
+    def counted(prices: EndPrices, sharding: Sharding) -> float:
         priced.append(sharding)
         return price(prices, sharding)
 
-    monkeypatch.setattr(Prices, "__missing__", counted)
+    monkeypatch.setattr(EndPrices, "__missing__", counted)
     counts = []
     for layers in (16, 48):
         module = _annotated(_network(layers), until="legal")

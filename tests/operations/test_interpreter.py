@@ -156,7 +156,7 @@ def interpreted(
     return [_join([one[index] for one in partitions], port, mesh) for index, port in enumerate(outputs)]
 
 
-def _windows(port: pjrt.Port, mesh: Mesh) -> list[tuple[slice, ...]]:
+def _windows(port: pjrt.ShardedPort, mesh: Mesh) -> list[tuple[slice, ...]]:
     """Per device in row-major order, which part of the padded tensor it holds."""
     windows = []
     for coordinates in itertools.product(*map(range, mesh.shape)):
@@ -170,7 +170,7 @@ def _windows(port: pjrt.Port, mesh: Mesh) -> list[tuple[slice, ...]]:
     return windows
 
 
-def _split(array: np.ndarray, port: pjrt.Port, mesh: Mesh) -> list[np.ndarray]:
+def _split(array: np.ndarray, port: pjrt.ShardedPort, mesh: Mesh) -> list[np.ndarray]:
     if not array.ndim:
         return [array] * mesh.size
     more = [(0, padded - size) for padded, size in zip(port.padded_shape(mesh), port.shape, strict=True)]
@@ -178,7 +178,7 @@ def _split(array: np.ndarray, port: pjrt.Port, mesh: Mesh) -> list[np.ndarray]:
     return [padded[window] for window in _windows(port, mesh)]
 
 
-def _join(shards: Sequence[np.ndarray], port: pjrt.Port, mesh: Mesh) -> np.ndarray:
+def _join(shards: Sequence[np.ndarray], port: pjrt.ShardedPort, mesh: Mesh) -> np.ndarray:
     whole = np.zeros(port.padded_shape(mesh), shards[0].dtype)
     for shard, window in zip(shards, _windows(port, mesh), strict=True):
         whole[window] = shard

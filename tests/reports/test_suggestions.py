@@ -17,7 +17,7 @@ import meshbridge
 from meshbridge.dialect import assembly
 from meshbridge.ir.mlir import MeshError, context
 from meshbridge.reports import suggestions
-from meshbridge.reports.families import Leaf, families
+from meshbridge.reports.families import FamilyMember, families
 from meshbridge.tools import cli
 from tests.operations.differential import device_mesh
 
@@ -139,7 +139,7 @@ def test_a_sharding_that_stands_is_not_suggested(monkeypatch: pytest.MonkeyPatch
 
     def same(change: Any, *_: Any) -> Any:
         tried.append(change.is_open)
-        return suggestions._Figures(None, 0.0, 0.0, (change.leaves[0].sharding,)) if change.is_open else None
+        return suggestions._PlanFigures(None, 0.0, 0.0, (change.leaves[0].sharding,)) if change.is_open else None
 
     monkeypatch.setattr(suggestions, "_try", same)
     assert meshbridge.report(_exported(), machine="bytes", suggest=4).suggestions == ()
@@ -208,8 +208,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "--by" in capsys.readouterr().err
 
 
-def _names(names: list[str], side: str = "arguments") -> list[Leaf]:
-    return [Leaf(side, index, name, (4, 4), "f32", ((), ())) for index, name in enumerate(names)]
+def _names(names: list[str], side: str = "arguments") -> list[FamilyMember]:
+    return [FamilyMember(side, index, name, (4, 4), "f32", ((), ())) for index, name in enumerate(names)]
 
 
 def test_families() -> None:
@@ -237,5 +237,8 @@ def test_families() -> None:
     ]
     attributes = _names(["state.params['a']", "state.opt[0].nu['a']", "model.layers[0].w", "opt.mu.layers[1].w"])
     assert [len(family.leaves) for family in families(attributes)] == [2, 2]
-    other = [Leaf("arguments", 0, "p['w']", (4, 4), "f32", ((), ())), Leaf("arguments", 1, "mu['w']", (4, 4), "bf16", ((), ()))]
+    other = [
+        FamilyMember("arguments", 0, "p['w']", (4, 4), "f32", ((), ())),
+        FamilyMember("arguments", 1, "mu['w']", (4, 4), "bf16", ((), ())),
+    ]
     assert len(families(other)) == 2

@@ -18,7 +18,7 @@ from meshbridge.legalize.strip_shardings import StripShardings, find_per_device
 from meshbridge.read import formats
 from meshbridge.runtime import reference
 from meshbridge.tools import cli, trial
-from meshbridge.tools.trial import Difference
+from meshbridge.tools.trial import NumericError
 
 SDY = """
 sdy.mesh @m = <["x"=2, "y"=4]>
@@ -228,6 +228,6 @@ def test_comparison(found: np.ndarray, wanted: np.ndarray, difference: float) ->
 
 
 def test_comparison_of_several() -> None:
-    assert trial.worst([np.ones(2), np.ones(2)], [np.ones(2), np.array([1.0, 2.0])]) == Difference(1.0, 0.5)
-    assert trial.worst([np.ones(2)], []) == Difference(INFINITY, INFINITY)
+    assert trial.worst([np.ones(2), np.ones(2)], [np.ones(2), np.array([1.0, 2.0])]) == NumericError(1.0, 0.5)
+    assert trial.worst([np.ones(2)], []) == NumericError(INFINITY, INFINITY)
     assert relative_error((np.ones(2),), [np.ones(2)]) == INFINITY

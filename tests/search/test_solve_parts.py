@@ -16,12 +16,12 @@ from meshbridge.search import dual as dual_module
 from meshbridge.search.cutset import Cutsets
 from meshbridge.search.dual import Dual
 from meshbridge.search.improve import Improver
-from meshbridge.search.leaves import Leaves
+from meshbridge.search.leaves import DegreeOne
 from meshbridge.search.messages import Messages
 from meshbridge.search.normal import Normal, normal
 from meshbridge.search.problem import Problem
 from meshbridge.search.start import starts
-from meshbridge.search.steps import Steps
+from meshbridge.search.steps import MemorySteps
 
 INF = float("inf")
 
@@ -68,7 +68,7 @@ def test_all_variables_but_a_cutset_take_their_best_choices(seed: int, entries: 
     best = min(form.cost(chosen) for chosen in every_one)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(cutset_module, "ENTRIES", entries)
-        cutsets = Cutsets(form, Leaves(form.offsets, form.edges, range(form.count)))
+        cutsets = Cutsets(form, DegreeOne(form.offsets, form.edges, range(form.count)))
         chosen = every_one[seed % len(every_one)]
         for turn in range(2 * cutset_module.CUTSETS):
             after = cutsets.improved(chosen, form.costs, turn)
@@ -162,7 +162,7 @@ def test_the_highest_of_the_steps_at_which_each_lives(seed: int) -> None:
     numbers = random.integers(-9, 9, int(random.integers(0, 12))).astype(float)
     first = random.integers(0, numbers.size + 1, 8)
     last = np.array([random.integers(begin, numbers.size + 1) for begin in first])
-    found = Steps(first, last, np.arange(numbers.size)).highest(numbers)
+    found = MemorySteps(first, last, np.arange(numbers.size)).highest(numbers)
     assert found.tolist() == [numbers[a:b].max(initial=-INF) for a, b in zip(first, last, strict=True)]
 
 

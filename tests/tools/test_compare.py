@@ -281,7 +281,7 @@ def test_tiles_are_those_of_jax() -> None:
 @pytest.mark.parametrize("shape", [(5,), (7, 3), (1, 9)])
 def test_tiles_that_stick_out_are_padded(shape: tuple[int, ...]) -> None:
     array = np.arange(np.prod(shape)).reshape(shape) + 1
-    found = spmd.Tiles((4, *(1,) * (len(shape) - 1)), (0, 1, 2, 3))
+    found = spmd.ArrayTiles((4, *(1,) * (len(shape) - 1)), (0, 1, 2, 3))
     pieces = found.cut(array)
     assert {piece.shape for piece in pieces} == {found.shape(shape)}
     np.testing.assert_array_equal(found.join(pieces, shape), array)

@@ -15,7 +15,7 @@ import meshbridge
 from meshbridge.dialect import assembly
 from meshbridge.ir.mlir import context
 from meshbridge.tools import cli
-from meshbridge.tools.model_explorer import Graph, node_data, nodes
+from meshbridge.tools.model_explorer import ExplorerGraph, node_data, nodes
 from testdata.catalogue import build
 
 PROGRAM = """
@@ -129,7 +129,7 @@ def test_program_of_jax(tmp_path: Path, mesh: jax.sharding.Mesh) -> None:
 def test_every_byte_is_somewhere(name: str) -> None:
     exported = build(name).export()
     report = meshbridge.report(exported, machine="bytes")
-    read = json.loads(node_data(Graph.read(meshbridge.convert(exported, to="bytecode").module), report.collectives))
+    read = json.loads(node_data(ExplorerGraph.read(meshbridge.convert(exported, to="bytecode").module), report.collectives))
     values = [node["value"] for graph in read.values() for node in graph["results"].values()]
     assert sum(values) == pytest.approx(report.wire_bytes)
     assert {graph["name"] for graph in read.values()} == {"wire bytes per device and step"}
@@ -142,6 +142,6 @@ def test_what_no_operation_asked_for_is_in_the_name(mesh: jax.sharding.Mesh) -> 
     )
     report = meshbridge.report(exported, machine="bytes")
     assert report.wire_bytes
-    (graph,) = json.loads(node_data(Graph(), report.collectives)).values()
+    (graph,) = json.loads(node_data(ExplorerGraph(), report.collectives)).values()
     assert graph["results"] == {}
     assert graph["name"] == f"wire bytes per device and step, beside {report.wire_bytes:.0f} B of no operation"

@@ -17,7 +17,7 @@ KINDS = tuple(WIRE_BYTES)
 
 
 @dataclass(frozen=True)
-class Collective:
+class HloCollective:
     """One collective instruction. Bytes are per device and execution; `scattered_bytes` count an all-reduce as the reduce-scatter
     that it amounts to where it is only sliced (XLA forms none on CPU).
     """
@@ -40,10 +40,10 @@ class Collective:
 
 
 @dataclass(frozen=True)
-class Communication:
+class HloCommunication:
     """All collectives of a module, with loop bodies counted as often as they run."""
 
-    collectives: tuple[Collective, ...]
+    collectives: tuple[HloCollective, ...]
     unknown_loops: tuple[str, ...]
 
     @property
@@ -88,7 +88,7 @@ class Communication:
         return dict(Counter(c.kind for c in self.collectives))
 
 
-def communication(module: HloModule) -> Communication:
+def communication(module: HloModule) -> HloCommunication:
     """Finds every collective that runs, of branches those of the one that sends most. Those within groups of one device send
     nothing and are left out.
 
@@ -106,10 +106,10 @@ def communication(module: HloModule) -> Communication:
         for computation, op, times in executions.of(cost)
         for each in sent.get((computation.name, op.name), ())
     )
-    return Communication(tuple(found), tuple(executions.unknown_loops))
+    return HloCommunication(tuple(found), tuple(executions.unknown_loops))
 
 
-def _collective(module: HloModule, issued: Issued) -> Collective:
+def _collective(module: HloModule, issued: Issued) -> HloCollective:
     """As it runs once."""
     computation, op, kind = issued.computation, issued.op, issued.kind
     sent = [computation.instructions[name] for name in op.operands]
@@ -132,4 +132,4 @@ def _collective(module: HloModule, issued: Issued) -> Collective:
         for array in each.arrays:
             part = size if len(each.arrays) == 1 else size * array.bytes / each.bytes
             by_element[array.element] = by_element.get(array.element, 0.0) + part
-    return Collective(op.name, kind, group, by_element, sum(scattered), 1, issued.asynchronous, issued.overlapped)
+    return HloCollective(op.name, kind, group, by_element, sum(scattered), 1, issued.asynchronous, issued.overlapped)

@@ -35,27 +35,27 @@ def trip_count(module: HloModule, computation: Computation, loop: Instruction) -
     """None where nothing says it."""
     if known := _KNOWN.search(loop.attributes):
         return int(known.group(1))
-    return _Loop(module, computation, loop).trip_count()
+    return _HloLoop(module, computation, loop).trip_count()
 
 
 @dataclass(frozen=True)
-class _Value:
+class _HloValue:
     """The value of an instruction, inside of a fusion that `caller` runs or of a computation of its own."""
 
     module: HloModule
     computation: Computation
     instruction: Instruction
-    caller: _Value | None = None
+    caller: _HloValue | None = None
 
-    def operand(self, number: int) -> _Value:
+    def operand(self, number: int) -> _HloValue:
         return self._at(self.instruction.operands[number]).origin()
 
-    def member(self, number: int) -> _Value | None:
+    def member(self, number: int) -> _HloValue | None:
         """That element of it, if it is a tuple."""
         whole = self.origin()
         return whole.operand(number) if whole.instruction.opcode == "tuple" else None
 
-    def origin(self) -> _Value:
+    def origin(self) -> _HloValue:
         """The instruction that computes it: copies, fusions and tuples on the way are passed through."""
         before = self._before()
         return self if before is None else before.origin()
@@ -73,15 +73,15 @@ class _Value:
             return None
         return _index(self.instruction) if self._at(self.instruction.operands[0]).instruction.opcode == "parameter" else None
 
-    def _at(self, name: str) -> _Value:
-        return _Value(self.module, self.computation, self.computation.instructions[name], self.caller)
+    def _at(self, name: str) -> _HloValue:
+        return _HloValue(self.module, self.computation, self.computation.instructions[name], self.caller)
 
     @property
     def bounds(self) -> tuple[int, int] | None:
         """The least and the largest value of its type, if that is one of integers."""
         return _bounds(self.instruction.arrays)
 
-    def _before(self) -> _Value | None:
+    def _before(self) -> _HloValue | None:
         op = self.instruction
         if op.opcode in _SAME_VALUE:
             source = self._at(op.operands[0])
@@ -90,14 +90,14 @@ class _Value:
             return self.caller._at(self.caller.instruction.operands[int(op.operands[0])])
         if op.opcode == "fusion":
             (body,) = self.module.called(op)
-            return _Value(self.module, body, body.root, self)
+            return _HloValue(self.module, body, body.root, self)
         if op.opcode == "get-tuple-element":
             return self._at(op.operands[0]).member(_index(op))
         return None
 
 
 @dataclass(frozen=True)
-class _Loop:
+class _HloLoop:
     """A `while` of a computation."""
 
     module: HloModule
@@ -119,19 +119,19 @@ class _Loop:
             return None
         return Counter(direction, start, step, end, *counter.bounds).trips
 
-    def _returned(self, part: re.Pattern[str]) -> _Value:
+    def _returned(self, part: re.Pattern[str]) -> _HloValue:
         """The value that the condition or the body returns."""
         found = part.search(self.op.attributes)
         called = self.module.computations.get(found.group(1)) if found else None
         if called is None:
             raise HloError(f"while %{self.op.name}: expected {part.pattern!r} in {self.op.attributes[:200]!r}")
-        return _Value(self.module, called, called.root)
+        return _HloValue(self.module, called, called.root)
 
     def _start(self, element: int) -> int | None:
-        first = _Value(self.module, self.computation, self.computation.instructions[self.op.operands[0]]).member(element)
+        first = _HloValue(self.module, self.computation, self.computation.instructions[self.op.operands[0]]).member(element)
         return first.integer if first else None
 
-    def _fixed(self, limit: _Value) -> int | None:
+    def _fixed(self, limit: _HloValue) -> int | None:
         """A number that no iteration changes: a constant, or one that the loop carries along."""
         if limit.element is None:
             return limit.integer
@@ -151,7 +151,7 @@ class _Loop:
         return step.integer if after.instruction.opcode == "add" else -step.integer
 
 
-def _holds(bounds: tuple[int, int] | None, source: _Value) -> bool:
+def _holds(bounds: tuple[int, int] | None, source: _HloValue) -> bool:
     """Whether a type of these bounds has the value of `source`: it is the same or a wider one, or `source` is a constant that
     fits."""
     before = source.bounds

@@ -20,14 +20,14 @@ Key = object
 
 
 @dataclass(frozen=True)
-class Kind:
+class CollectiveKind:
     """What is alike in collectives of the same name, attributes and types."""
 
     looks: Key
     "What collectives share that give the same of the same operand, dimensions of size one aside."
 
 
-KindT = TypeVar("KindT", bound=Kind)
+KindT = TypeVar("KindT", bound=CollectiveKind)
 
 
 def drop_alike(ops: list[tuple[ir.Operation, KindT]], rewriter: MeshRewriter) -> list[tuple[ir.Operation, KindT]]:
@@ -45,7 +45,7 @@ def drop_alike(ops: list[tuple[ir.Operation, KindT]], rewriter: MeshRewriter) ->
 
 
 def looks(op: ir.Operation) -> Key:
-    """See `Kind`."""
+    """See `CollectiveKind`."""
     before, after = op.operands[0].type, op.results[0].type
     shape = shape_of(before)
     places = tuple((len(_squeezed(shape[:dim])), shape[dim] == 1) for dim in piece_dims(op))

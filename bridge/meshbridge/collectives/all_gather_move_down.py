@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from meshbridge.collectives import cuts, shard_steps
 from meshbridge.collectives.fold_collectives import is_shard, piece_of_gathered
-from meshbridge.collectives.gather_region import MOST, Region, Step
+from meshbridge.collectives.gather_region import MOST, Region, ShardableOp
 from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass, in_size
 from meshbridge.dialect import build
 from meshbridge.dialect.ops import AllGatherOp, AllSliceOp
@@ -107,7 +107,7 @@ def _cost_of_slice(piece: AllSliceOp, dim: int, region: Region) -> _Cost:
 class _Cut:
     """What is computed on shards, and what is communicated behind it."""
 
-    steps: list[Step]
+    steps: list[ShardableOp]
     gathered: set[ir.Value]
     cost: _Cost
 
@@ -118,7 +118,7 @@ def _cut(region: Region, order: Callable[[_Cost], int]) -> _Cut:
 
     A value with the source is had in shards, as gathers' results are; `(value,)` is with the source if it is not gathered.
     """
-    graph, costs, slices = cuts.Graph(), dict[ir.Value, _Cost](), dict[ir.Value, _Cost]()
+    graph, costs, slices = cuts.FlowNetwork(), dict[ir.Value, _Cost](), dict[ir.Value, _Cost]()
     for value, step in region.steps.items():
         tail, head, weight = (value, cuts.SINK, 1) if step.op.name in shard_steps.IDLE else (cuts.SOURCE, value, 2 * MOST)
         graph.add(tail, head, weight)
@@ -165,7 +165,7 @@ def _rewrite(region: Region, cut: _Cut) -> None:
     region.look_above()
 
 
-def _putting_together(step: Step, region: Region) -> Callable[[ir.Value], ir.Value]:
+def _putting_together(step: ShardableOp, region: Region) -> Callable[[ir.Value], ir.Value]:
     """What makes all of the result of `step` of what that gives on shards."""
     mesh, axes, dim = region.mesh, region.axes, step.behind
     if dim is not None:
@@ -175,7 +175,7 @@ def _putting_together(step: Step, region: Region) -> Callable[[ir.Value], ir.Val
     return lambda part: build.all_reduce(part, mesh, mesh_axes=axes, reduction=kind)
 
 
-def _feed_shards(step: Step, region: Region) -> None:
+def _feed_shards(step: ShardableOp, region: Region) -> None:
     """Gives `step` shards of what it reads: those that were gathered, and of what all devices of a group have alike a smaller
     constant or broadcast, or a slice. Scalars stay."""
     for number, value in enumerate(step.op.operands):
@@ -185,7 +185,7 @@ def _feed_shards(step: Step, region: Region) -> None:
             region.rewriter.feed(step.op, number, region.gathers[value].input)
 
 
-def _shrunk(value: ir.Value, step: Step, region: Region) -> ir.Value:
+def _shrunk(value: ir.Value, step: ShardableOp, region: Region) -> ir.Value:
     emit = Builder.before(step.op)
     if (make := in_size(value, step.before, divide=region.count)) is not None:
         return make(emit)

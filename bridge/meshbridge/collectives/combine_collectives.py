@@ -8,8 +8,8 @@ from functools import partial
 from math import prod
 from typing import ClassVar
 
-from meshbridge.collectives.alike import Kind, drop_alike, looks
-from meshbridge.collectives.independent import Candidate, Replacement, independent, replace
+from meshbridge.collectives.alike import CollectiveKind, drop_alike, looks
+from meshbridge.collectives.independent import Candidate, CombinedCollectives, independent, replace
 from meshbridge.collectives.rewriter import MeshRewriter, piece_dims, sharing_key
 from meshbridge.dialect import build
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllToAllOp, CollectiveOpView, ReduceScatterOp
@@ -81,7 +81,7 @@ def combine(rewriter: MeshRewriter, limit: int) -> bool:
     candidates = [Candidate(op, (kind.travels, _turn(op, kind.travels, turns)), kind.size) for op, kind in different]
     groups = independent(candidates, rewriter, limit)
     write = partial(_combined, rewriter=rewriter)
-    combined = replace([Replacement([each.op for each in group], 1, write) for group in groups], rewriter)
+    combined = replace([CombinedCollectives([each.op for each in group], 1, write) for group in groups], rewriter)
     return combined or len(different) < len(small)
 
 
@@ -103,7 +103,7 @@ def _combined(members: list[ir.Operation], emit: Builder, *, rewriter: MeshRewri
 
 
 @dataclass(frozen=True)
-class _Kind(Kind):
+class _CombinableKind(CollectiveKind):
     """What combining asks of a collective; those of the same name, attributes and types have one."""
 
     size: float
@@ -112,10 +112,10 @@ class _Kind(Kind):
     "What collectives must share to travel together."
 
 
-def _small(rewriter: MeshRewriter, limit: int) -> list[tuple[ir.Operation, _Kind]]:
+def _small(rewriter: MeshRewriter, limit: int) -> list[tuple[ir.Operation, _CombinableKind]]:
     """The collectives, in program order, of which two or more may fit into `limit` bytes."""
-    kinds: dict[object, _Kind | None] = {}
-    found: list[tuple[ir.Operation, _Kind]] = []
+    kinds: dict[object, _CombinableKind | None] = {}
+    found: list[tuple[ir.Operation, _CombinableKind]] = []
     for op in find(rewriter.module.operation, _LAYOUTS):
         if (key := op_key(op)) not in kinds:
             kinds[key] = _kind(op, rewriter, limit)
@@ -124,14 +124,14 @@ def _small(rewriter: MeshRewriter, limit: int) -> list[tuple[ir.Operation, _Kind
     return found
 
 
-def _kind(op: ir.Operation, rewriter: MeshRewriter, limit: int) -> _Kind | None:
+def _kind(op: ir.Operation, rewriter: MeshRewriter, limit: int) -> _CombinableKind | None:
     """None for what is not small, and where the reduction, if it is one, or the sizes of its mesh or tensors are not known."""
     view, size = CollectiveOpView(op), _size(op.operands[0].type, op.results[0].type)
     is_known = view.reduction != "generic" and DYNAMIC not in rewriter.meshes[view.mesh].shape
     if size is None or 2 * size > limit or not is_known:
         return None
     travels = sharing_key(op), element_of(op.operands[0]), element_of(op.results[0])
-    return _Kind(looks(op), size, travels)
+    return _CombinableKind(looks(op), size, travels)
 
 
 def _turn(op: ir.Operation, travels: object, turns: dict[ir.Value, tuple[object, int]]) -> int:

@@ -15,7 +15,7 @@ UNCUT = inf
 Node = Hashable
 
 
-class Graph:
+class FlowNetwork:
     """Nodes between `SOURCE` and `SINK`, and edges with weights, those that leave the source finite ones."""
 
     def __init__(self) -> None:

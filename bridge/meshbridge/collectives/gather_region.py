@@ -20,7 +20,7 @@ MOST = 64
 
 
 @dataclass(frozen=True)
-class Step:
+class ShardableOp:
     """An operation that can work on shards."""
 
     op: ir.Operation
@@ -41,7 +41,7 @@ class Step:
 class Readers:
     """What reads a value of which there are shards."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ShardableOp] = field(default_factory=list)
     "Those that can take a shard."
     slices: list[AllSliceOp] = field(default_factory=list)
     "Those that give the shard, or can be had for less than all."
@@ -61,7 +61,7 @@ class Region:
     "How many operations."
     gathers: dict[ir.Value, AllGatherOp] = field(default_factory=dict)
     "By their results, as the steps."
-    steps: dict[ir.Value, Step] = field(default_factory=dict)
+    steps: dict[ir.Value, ShardableOp] = field(default_factory=dict)
     dims: dict[ir.Value, int] = field(default_factory=dict)
     "Along which dimension a value has shards."
     fixed: set[ir.Value] = field(default_factory=set)
@@ -144,7 +144,7 @@ class Region:
         if fixed is None:
             return []
         added = [self._with_gather(gather) for gather in gathers]
-        self.steps[op.results[0]] = Step(op, before, behind, self._location(next(iter(dims))))
+        self.steps[op.results[0]] = ShardableOp(op, before, behind, self._location(next(iter(dims))))
         if behind is not None:
             self.dims[op.results[0]] = behind
             self.fixed.update(op.results if fixed else ())

@@ -32,14 +32,14 @@ class Candidate:
 def independent(candidates: Iterable[Candidate], rewriter: MeshRewriter, limit: float) -> list[list[Candidate]]:
     """Groups of `candidates`, which are given in program order, of at most `limit` bytes: in each, two or more that stand in one
     block, travel alike, and do not need one another."""
-    groups: list[_Group] = []
-    open_groups: dict[object, _Group] = {}
+    groups: list[_IndependentCollectives] = []
+    open_groups: dict[object, _IndependentCollectives] = {}
     users = _Users(rewriter)
     for each in candidates:
         key = (each.op.block, each.travels)
         group = open_groups.get(key)
         if group is None or group.size + each.size > limit or not group.reaches(each.op, users):
-            group = open_groups[key] = _Group()
+            group = open_groups[key] = _IndependentCollectives()
             groups.append(group)
         group.append(each, users)
     return [group.members for group in groups if len(group.members) > 1]
@@ -50,7 +50,7 @@ Write = Callable[[list[ir.Operation], Builder], list[ir.Value]]
 
 
 @dataclass(frozen=True)
-class Replacement:
+class CombinedCollectives:
     """Collectives to be replaced by `count` others."""
 
     members: list[ir.Operation]
@@ -58,7 +58,7 @@ class Replacement:
     write: Write
 
 
-def replace(replacements: Iterable[Replacement], rewriter: MeshRewriter) -> bool:
+def replace(replacements: Iterable[CombinedCollectives], rewriter: MeshRewriter) -> bool:
     """Makes the replacements whose members still are independent of one another; returns whether there were any."""
     users = _Users(rewriter)
     moves = [_move_of(each, users) for each in replacements]
@@ -90,7 +90,7 @@ class _Users:
 
 
 @dataclass
-class _Group:
+class _IndependentCollectives:
     """Collectives of one block that do not need one another, in program order, and what uses their results."""
 
     members: list[Candidate] = field(default_factory=list)
@@ -151,7 +151,7 @@ class _Move:
     All are found before the first is applied: after each change, MLIR numbers the block anew to say what stands before what.
     """
 
-    replacement: Replacement
+    replacement: CombinedCollectives
     members: list[ir.Operation]
     followers: list[ir.Operation] | None
     "None where that is not possible: another replacement has moved what stood between."
@@ -175,7 +175,7 @@ class _Move:
         return True
 
 
-def _move_of(replacement: Replacement, users: _Users) -> _Move:
+def _move_of(replacement: CombinedCollectives, users: _Users) -> _Move:
     """The move of the members in the order in which they stand now."""
     members = in_program_order(replacement.members)
     return _Move(replacement, members, _followers(members[:-1], members[-1], users))

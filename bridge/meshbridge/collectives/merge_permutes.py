@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from meshbridge.collectives.independent import Candidate, Replacement, independent, replace
-from meshbridge.collectives.permute_plans import Edges, Exchange, Launch, Moves, Permute, Planner
+from meshbridge.collectives.independent import Candidate, CombinedCollectives, independent, replace
+from meshbridge.collectives.permute_plans import Edges, LaneExchange, LanePermute, Launch, Moves, Planner
 from meshbridge.collectives.rewriter import MeshRewriter
 from meshbridge.cost.objective import UNNAMED, device, objective
 from meshbridge.cost.permutes import permute_time
@@ -177,7 +177,7 @@ def _planner(pairs: _Pairs, limit: float, machine: str, layout: str) -> Planner:
     placement = place(pairs.mesh, of_machine(machine, layout))
 
     def seconds(each: Launch) -> float:
-        if isinstance(each, Exchange):
+        if isinstance(each, LaneExchange):
             return collective_time("all_to_all", each.buffer, axes, placement).seconds
         return permute_time(each.longest, each.lanes[0].senders, each.lanes[0].receivers, axes, placement).seconds
 
@@ -186,7 +186,7 @@ def _planner(pairs: _Pairs, limit: float, machine: str, layout: str) -> Planner:
 
 def _replacement(
     ops: Sequence[ir.Operation], permutes: Sequence[_Pairs], launches: Iterable[Launch], rewriter: MeshRewriter
-) -> Replacement:
+) -> CombinedCollectives:
     """What replaces those of the permutes that do not stay as they are."""
     changed = [launch for launch in launches if not _is_one_of(launch, permutes)]
     numbers = sorted({number for launch in changed for edges in _edges_of(launch) for number in edges.permutes.tolist()})
@@ -198,16 +198,16 @@ def _replacement(
             written.add(launch)
         return [written.result(number_of[op.results[0]]) for op in members]
 
-    return Replacement([ops[number] for number in numbers], len(changed), write)
+    return CombinedCollectives([ops[number] for number in numbers], len(changed), write)
 
 
 def _edges_of(launch: Launch) -> Sequence[Edges]:
-    return launch.lanes if isinstance(launch, Permute) else (launch.edges,)
+    return launch.lanes if isinstance(launch, LanePermute) else (launch.edges,)
 
 
 def _is_one_of(launch: Launch, permutes: Sequence[_Pairs]) -> bool:
     """Whether a launch is one of the permutes as it was."""
-    if not isinstance(launch, Permute) or len(launch.lanes) > 1:
+    if not isinstance(launch, LanePermute) or len(launch.lanes) > 1:
         return False
     (lane,) = launch.lanes
     first = lane.permutes[0]
@@ -236,7 +236,7 @@ class _Written:
 
     def add(self, launch: Launch) -> None:
         """Writes one launch."""
-        if isinstance(launch, Permute):
+        if isinstance(launch, LanePermute):
             self._permute(launch)
         else:
             self._exchange(launch)
@@ -249,7 +249,7 @@ class _Written:
             value = self._select(devices, found, value)
         return value
 
-    def _permute(self, launch: Permute) -> None:
+    def _permute(self, launch: LanePermute) -> None:
         numbers = {number for lane in launch.lanes for number in lane.permutes.tolist()}
         shapes = {tuple(shape_of(self.operands[number])) for number in numbers}
         flat = len(launch.lanes) > 1 or len(shapes) > 1
@@ -267,7 +267,7 @@ class _Written:
                 found = self._of_shape(piece, shape_of(self.operands[number])) if flat else piece
                 self._arrives(number, lane.receivers[lane.permutes == number], found)
 
-    def _exchange(self, launch: Exchange) -> None:
+    def _exchange(self, launch: LaneExchange) -> None:
         """Row `slot` of those for a member is what this device sends to it, and then what this device has from it."""
         edges, slots, length = launch.edges, launch.slots, self._elements(launch.edges)
         unused = self.emit.splat(tensor([1, length], element_of(next(iter(self.operands.values())))), 0)

@@ -46,7 +46,7 @@ class Edges:
 
 
 @dataclass(frozen=True, eq=False)
-class Permute:
+class LanePermute:
     """One permute of the lanes, which have the same pairs of devices, one behind the other."""
 
     lanes: tuple[Edges, ...]
@@ -62,7 +62,7 @@ class Permute:
 
 
 @dataclass(frozen=True, eq=False)
-class Exchange:
+class LaneExchange:
     """One all-to-all of the edges. Each member has `slots` rows for each, of `edges.size` bytes."""
 
     edges: Edges
@@ -72,12 +72,12 @@ class Exchange:
     count: int
 
     def sent(self, count: int) -> int:
-        """See `Permute`."""
+        """See `LanePermute`."""
         return self.longest * count
 
     @property
     def longest(self) -> int:
-        """See `Permute`."""
+        """See `LanePermute`."""
         return (self.count - 1) * self.slots * self.edges.size
 
     @property
@@ -86,7 +86,7 @@ class Exchange:
         return self.count * self.slots * self.edges.size
 
 
-Launch = Permute | Exchange
+Launch = LanePermute | LaneExchange
 
 
 @dataclass(frozen=True)
@@ -120,13 +120,13 @@ class Planner:
 
     def _best(self, permutes: Sequence[Moves], numbers: list[int]) -> list[Launch]:
         """The launches of the lowest price for the permutes of these numbers."""
-        apart = _joined([Permute((_edges(permutes, [number]),)) for number in numbers], self.limit)
+        apart = _joined([LanePermute((_edges(permutes, [number]),)) for number in numbers], self.limit)
         if len(numbers) == 1:
             return apart
         edges = _edges(permutes, sorted(numbers))
         slot = _occurrences(edges, self.count)
-        lanes = _joined([Permute((lane,)) for lane in _lanes(edges, slot, permutes)], self.limit)
-        exchange = Exchange(edges, slot, int(slot.max()) + 1, self.count)
+        lanes = _joined([LanePermute((lane,)) for lane in _lanes(edges, slot, permutes)], self.limit)
+        exchange = LaneExchange(edges, slot, int(slot.max()) + 1, self.count)
         ways = [apart, lanes]
         if exchange.buffer <= max(self.limit, self.launch * (min(map(len, ways)) - 1)):
             ways.append([exchange])
@@ -142,15 +142,15 @@ class Planner:
 def _joined(launches: Iterable[Launch], limit: float) -> list[Launch]:
     """The same, of which permutes of the same pairs are one, of up to `limit` bytes."""
     found: list[Launch] = []
-    last: dict[bytes, tuple[int, Permute]] = {}
+    last: dict[bytes, tuple[int, LanePermute]] = {}
     for launch in launches:
-        if not isinstance(launch, Permute):
+        if not isinstance(launch, LanePermute):
             found.append(launch)
             continue
         pairs = _pairs(launch.lanes[0])
         at, before = last.get(pairs, (len(found), None))
         if before is not None and before.longest + launch.longest <= limit:
-            launch = found[at] = Permute((*before.lanes, *launch.lanes))
+            launch = found[at] = LanePermute((*before.lanes, *launch.lanes))
         else:
             at = len(found)
             found.append(launch)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from meshbridge.cost.collective_ops import issued_kind
 from meshbridge.cost.fusion import VIEWS, Fusion
 from meshbridge.cost.seconds import Time, op_time
-from meshbridge.cost.step import MARGIN, Run, collective_times, runs
+from meshbridge.cost.step import MARGIN, OpRun, collective_times, runs
 from meshbridge.ir.builder import op_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir
@@ -57,21 +57,21 @@ class _Loads(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Prices:
+class OverlapCosts:
     """The times of a program's operations on a machine."""
 
     machine: Machine
-    runs: Mapping[ir.Operation, Run]
+    runs: Mapping[ir.Operation, OpRun]
     times: Mapping[ir.Operation, Time]
     _fusions: dict[ir.Block, Fusion] = field(default_factory=dict)
     "What the compiler fuses in a block whose products compute their operands on the way."
     _known_loads: dict[ir.Block, _Loads] = field(default_factory=dict)
 
     @staticmethod
-    def of(module: ir.Module, machine: Machine, target: Target | None) -> Prices:
+    def of(module: ir.Module, machine: Machine, target: Target | None) -> OverlapCosts:
         """As if all links were alike where there is no `target`. Raises MeshError where no step can be predicted."""
         times = collective_times(module, machine, target)
-        return Prices(machine, runs(module, machine, times), times)
+        return OverlapCosts(machine, runs(module, machine, times), times)
 
     @property
     def kernel_launch(self) -> float:

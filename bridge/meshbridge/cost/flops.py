@@ -21,7 +21,7 @@ from meshbridge.ops.elementwise import ELEMENTWISE
 
 
 @dataclass(frozen=True)
-class Work:
+class OpWork:
     """`contractions`: two operations for each multiply-add of dot products and convolutions, a window over padding included, and
     what kernels say that they compute.
     `elements`: one for each element that an elementwise operation makes or a reduction reads; 5 n log2 n for an FFT of n.
@@ -30,17 +30,17 @@ class Work:
     contractions: float = 0.0
     elements: float = 0.0
 
-    def __add__(self, other: Work) -> Work:
-        return Work(self.contractions + other.contractions, self.elements + other.elements)
+    def __add__(self, other: OpWork) -> OpWork:
+        return OpWork(self.contractions + other.contractions, self.elements + other.elements)
 
-    def __sub__(self, other: Work) -> Work:
-        return Work(self.contractions - other.contractions, self.elements - other.elements)
+    def __sub__(self, other: OpWork) -> OpWork:
+        return OpWork(self.contractions - other.contractions, self.elements - other.elements)
 
-    def __truediv__(self, devices: int) -> Work:
-        return Work(self.contractions / devices, self.elements / devices)
+    def __truediv__(self, devices: int) -> OpWork:
+        return OpWork(self.contractions / devices, self.elements / devices)
 
 
-def work(executed: Iterable[Execution]) -> Work:
+def work(executed: Iterable[Execution]) -> OpWork:
     """The work of all operations together, each as often as it runs."""
     contractions = elements = 0.0
     for op, times in executed:
@@ -50,7 +50,7 @@ def work(executed: Iterable[Execution]) -> Work:
             elements += times * _elements(op.results[0])
         elif (count := _COUNTED.get(op.name)) is not None:
             elements += times * count(op)
-    return Work(contractions, elements)
+    return OpWork(contractions, elements)
 
 
 def products(executed: Iterable[Execution], *, once: bool = False) -> dict[str, float]:

@@ -69,9 +69,9 @@ def _returned(function: ir.Operation) -> list[ir.Value]:
     return list(last.operation.operands)
 
 
-def _body(function: ir.Operation) -> _Block:
+def _body(function: ir.Operation) -> _LiveBlock:
     operations = [view.operation for view in function.regions[0].blocks[0].operations]
-    return _Block(operations, owned=(), given=set(_returned(function)))
+    return _LiveBlock(operations, owned=(), given=set(_returned(function)))
 
 
 def _donated(function: ir.Operation, results: Sequence[ir.Value]) -> float:
@@ -97,7 +97,7 @@ def donated_results(function: ir.Operation) -> set[int]:
     return taken | {left[donor.type].pop() for donor in donors if left.get(donor.type)}
 
 
-class _Block:
+class _LiveBlock:
     """The values alive in one block, beside those of the blocks around it.
 
     `owned` are values that live outside, in buffers that this block may write over; `given` those whose buffer is the caller's.
@@ -132,10 +132,10 @@ class _Block:
 
     def at_peak(self) -> dict[ir.Value, float]:
         """What is alive then, and how many bytes each takes. To be asked before anything else."""
-        again = _Block(self.operations, self.owned, self.given)
+        again = _LiveBlock(self.operations, self.owned, self.given)
         most, at, inside = -1.0, None, None
         for op, held in again._walk():
-            inner = max(again._inner(op), key=_Block.peak, default=None)
+            inner = max(again._inner(op), key=_LiveBlock.peak, default=None)
             needed = held + (inner.peak() if inner is not None else 0.0)
             if needed > most:
                 most, at, inside = needed, op, inner
@@ -176,12 +176,12 @@ class _Block:
             (own,) = self.sources[own]
         return [value for value in free if value == own]
 
-    def _inner(self, op: ir.Operation) -> list[_Block]:
+    def _inner(self, op: ir.Operation) -> list[_LiveBlock]:
         """The regions of a loop or branch, which need memory beside what it carries."""
         blocks = [region.blocks[0] for region in op.regions] if op.name in REGION_OPS else []
         found = []
         for block in blocks:
             operations = [view.operation for view in block.operations]
             given = set() if op.name == "stablehlo.while" else set(operations[-1].operands)
-            found.append(_Block(operations, block.arguments, given))
+            found.append(_LiveBlock(operations, block.arguments, given))
         return found

@@ -40,7 +40,7 @@ up to 0.6 % shorter."""
 
 
 @dataclass(frozen=True)
-class Slice:
+class ScheduleSlice:
     """What one resource does for a while. Of a loop, one execution of the body is listed, where the loop starts."""
 
     resource: str
@@ -63,7 +63,7 @@ class Execution:
     "In which the device runs kernels."
     communication_seconds: float
     "That its collectives take, one after the other."
-    slices: tuple[Slice, ...]
+    slices: tuple[ScheduleSlice, ...]
 
     @property
     def exposed_seconds(self) -> float:
@@ -78,20 +78,20 @@ class Execution:
         )
         return Execution(seconds, compute, communication, slices)
 
-    def after(self, seconds: float) -> Iterable[Slice]:
+    def after(self, seconds: float) -> Iterable[ScheduleSlice]:
         """Its slices, if it starts later."""
         return (replace(each, start=seconds + each.start) for each in self.slices)
 
 
 @dataclass(frozen=True)
-class Step(Execution):
+class PredictedStep(Execution):
     """One execution of a program."""
 
     target: Target
     "The devices."
 
 
-def predict(module: ir.Module, target: Target) -> Step:
+def predict(module: ir.Module, target: Target) -> PredictedStep:
     """The step of one device's program (stages 3 to 5) on the devices of `target`.
 
     Takes time in operations, whatever the number of devices, but for permutes. Raises MeshError for a mesh that does not fit the
@@ -99,10 +99,10 @@ def predict(module: ir.Module, target: Target) -> Step:
     """
     run = _Prediction(target.machine, collective_times(module, target.machine, target)).execution(_body(module))
     seconds = (run.seconds, run.compute_seconds, run.communication_seconds)
-    return Step(*seconds, run.slices, target)
+    return PredictedStep(*seconds, run.slices, target)
 
 
-class Run(NamedTuple):
+class OpRun(NamedTuple):
     """When an operation runs in an execution of its block, in seconds."""
 
     start: float
@@ -111,7 +111,7 @@ class Run(NamedTuple):
     "For which the device runs nothing before it."
 
 
-def runs(module: ir.Module, machine: Machine, times: Mapping[ir.Operation, Time]) -> dict[ir.Operation, Run]:
+def runs(module: ir.Module, machine: Machine, times: Mapping[ir.Operation, Time]) -> dict[ir.Operation, OpRun]:
     """The predicted run of each operation that is a kernel or a collective, of which `times` are those of `collective_times`.
     Raises MeshError as `predict` does."""
     prediction = _Prediction(machine, times)
@@ -153,7 +153,7 @@ _KEPT = REGION_OPS | {BARRIER}
 class _Prediction:
     machine: Machine
     communication: Mapping[ir.Operation, Time]
-    runs: dict[ir.Operation, Run] = field(default_factory=dict)
+    runs: dict[ir.Operation, OpRun] = field(default_factory=dict)
     "Of the operations of all blocks so far."
     epilogues: bool = False
 
@@ -192,7 +192,7 @@ class _Prediction:
             zip(begin, range(len(tasks)), operations, tasks, strict=True), key=lambda each: each[:2]
         ):
             computing = COMPUTE in task.busy
-            self.runs[op] = Run(start, task.seconds, start - ended if computing else 0.0)
+            self.runs[op] = OpRun(start, task.seconds, start - ended if computing else 0.0)
             if computing:
                 ended = start + task.busy[COMPUTE]
 
@@ -216,7 +216,7 @@ class _Prediction:
             times = trip_count(op)
             times = 1 if times is None else times
             run = run.repeated(times)
-            whole = Slice(LOOPS, f"{op.name} of {times} iterations", op.location, 0.0, run.seconds, 1)
+            whole = ScheduleSlice(LOOPS, f"{op.name} of {times} iterations", op.location, 0.0, run.seconds, 1)
             run = replace(run, slices=(whole, *run.slices))
         used = {each.resource for each in run.slices} - {MEMORY, LOOPS} | {COMPUTE}
         return run, dict.fromkeys(used, run.seconds)
@@ -225,7 +225,7 @@ class _Prediction:
         busy = {link: time.latency + seconds for link, seconds in time.busy.items()}
         copying = arranged_bytes(op) / self.machine.arranged
         parts = (*busy.items(), *(((COMPUTE, copying),) if copying else ()))
-        slices = tuple(Slice(resource, op.name, op.location, 0.0, seconds, 1) for resource, seconds in parts)
+        slices = tuple(ScheduleSlice(resource, op.name, op.location, 0.0, seconds, 1) for resource, seconds in parts)
         seconds = copying + time.seconds
         if issued_kind(op) not in self.machine.asynchronous:
             busy |= {COMPUTE: seconds}
@@ -242,7 +242,7 @@ class _Prediction:
         working, moving = (op_time(flops, kind, moved, self.machine) / self.machine.efficiency for flops in (count, 0.0))
         seconds = self.machine.kernel_launch + working
         parts = ((COMPUTE, seconds), (MEMORY, moving))
-        slices = tuple(Slice(resource, op.name, op.location, 0.0, each, 1) for resource, each in parts)
+        slices = tuple(ScheduleSlice(resource, op.name, op.location, 0.0, each, 1) for resource, each in parts)
         return Execution(seconds, seconds, 0.0, slices), {COMPUTE: seconds}
 
 

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from meshbridge.cost.step import COMPUTE, LOOPS, MEMORY, Slice, Step
+from meshbridge.cost.step import COMPUTE, LOOPS, MEMORY, PredictedStep, ScheduleSlice
 from meshbridge.ir.locations import location_at, scope_of
 
 
-def chrome_trace(step: Step) -> str:
+def chrome_trace(step: PredictedStep) -> str:
     """One process, a thread for each resource in the order compute, memory, links, loops; a complete event for each slice, in
     microseconds. A loop's body is there once."""
     tracks = {name: number for number, name in enumerate(resources(step), 1)}
@@ -18,7 +18,7 @@ def chrome_trace(step: Step) -> str:
     return json.dumps({"displayTimeUnit": "ms", "traceEvents": [*named, *_events(step, tracks)]})
 
 
-def resources(step: Step) -> tuple[str, ...]:
+def resources(step: PredictedStep) -> tuple[str, ...]:
     """Compute, memory, links, loops: the order of their tracks."""
     links = sorted({each.resource for each in step.slices} - {COMPUTE, MEMORY, LOOPS})
     return (COMPUTE, MEMORY, *links, LOOPS)
@@ -28,19 +28,19 @@ def _named(what: str, track: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": 1, "tid": track, "args": {"name": name}}
 
 
-def _events(step: Step, tracks: dict[str, int]) -> Iterator[dict[str, Any]]:
+def _events(step: PredictedStep, tracks: dict[str, int]) -> Iterator[dict[str, Any]]:
     for each in sorted(step.slices, key=lambda each: (tracks[each.resource], each.start, -each.seconds)):
         at = {"pid": 1, "tid": tracks[each.resource], "ts": each.start * 1e6, "dur": each.seconds * 1e6}
         yield {"ph": "X", "name": name_of(each), "cat": each.resource, **at, "args": _said(each)}
 
 
-def name_of(part: Slice) -> str:
+def name_of(part: ScheduleSlice) -> str:
     """`dot_general model.py:42 x32`: the operation, its source line, and how often it is executed if more than once."""
     words = (part.name.partition(".")[2], location_at(part.location).short, f"x{part.executions}" if part.executions > 1 else "")
     return " ".join(filter(None, words))
 
 
-def _said(part: Slice) -> dict[str, object]:
+def _said(part: ScheduleSlice) -> dict[str, object]:
     return {
         "operation": part.name,
         "location": str(location_at(part.location)),

@@ -13,7 +13,7 @@ from functools import cache
 from math import prod
 from typing import Any
 
-from meshbridge.decide.choice import Choice, Pair, Prices, Taken, ranked
+from meshbridge.decide.choice import Choice, EndPrices, Pair, Taken, ranked
 from meshbridge.decide.decisions import AS_OPERANDS, CHEAPEST, GIVEN, BlockDecisions, OpDecision, Shardings
 from meshbridge.decide.graph import Graph, Kind, Node, Tensor, wanted_partial
 from meshbridge.decide.kind_choices import has_layout
@@ -394,7 +394,7 @@ class Assigner:
         rank = counted if any(value is not None and value.anticipated is not None for value in arriving) else None
         return ranked(choices, pricing.compute(kind.rule, kind.sharing), last, first, rank)[0]
 
-    def _arriving(self, value: Value, ready: list[Sharding]) -> Prices:
+    def _arriving(self, value: Value, ready: list[Sharding]) -> EndPrices:
         """Bytes of resharding an operand to what is needed of it, unless that exists or is counted already."""
         if not ready and value.anticipated is None:
             return self.graph.pricing.arriving(value.tensor.type, value.defined, value.tensor.gathered)
@@ -403,7 +403,7 @@ class Assigner:
             value.tensor.type, lambda need: None if need in free else (value.defined, need, 1.0), value.tensor.gathered
         )
 
-    def _leaving(self, tensor: Tensor, staying: Axes, share: float) -> Prices:
+    def _leaving(self, tensor: Tensor, staying: Axes, share: float) -> EndPrices:
         """Bytes of resharding what is computed to the result, whose sum over the axes `staying` is not reduced here."""
         if not staying:
             return self.graph.pricing.leaving(tensor.type, tensor.sharding, share, tensor.reduced)

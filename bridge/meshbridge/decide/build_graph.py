@@ -29,7 +29,7 @@ from meshbridge.ops.rule import Dims, Interface, Loop, ShardingRule, Signature, 
 
 
 @dataclass(frozen=True)
-class Ends:
+class BodyBoundary:
     """How the arguments and results of a body are sharded, and the axes of the manual computations that it stands in."""
 
     arguments: tuple[Sharding | None, ...]
@@ -44,7 +44,9 @@ class GraphBuilder:
     together from equal shards.
     """
 
-    def __init__(self, function: ir.Operation, interface: Interface, pricing: Pricing, *, ends: Ends | None = None) -> None:
+    def __init__(
+        self, function: ir.Operation, interface: Interface, pricing: Pricing, *, ends: BodyBoundary | None = None
+    ) -> None:
         self.graph = Graph(function, pricing.mesh, pricing)
         self._ends = ends
         self.interface = interface
@@ -231,7 +233,7 @@ class GraphBuilder:
                 if tensor in self._from_caller and (layout is None or layout.is_plain):
                     self._check_room(op, self.graph.tensors[tensor].shape, self.graph.tensors[tensor].split)
 
-    def _end(self, op: ir.Operation, ends: Ends, weight: int, scope: tuple[int, ...]) -> None:
+    def _end(self, op: ir.Operation, ends: BodyBoundary, weight: int, scope: tuple[int, ...]) -> None:
         """What a body returns is annotated for this use; a partial value where it is defined, if that may leave it so."""
         for index, (operand, sharding) in enumerate(zip(op.operands, ends.results, strict=True)):
             tensor = self.tensor(operand)

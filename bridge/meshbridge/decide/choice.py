@@ -3,7 +3,7 @@
 The cost of an option is the resharding of every operand to what the option needs and of every result from what the option
 computes, in bytes on the wire per device, plus a small price for computing the same element on several devices. Propagation,
 refinement and assignment differ in what an operand comes from and what a result becomes, which each of them says by a table of
-`Prices`; the sum over them is the same.
+`EndPrices`; the sum over them is the same.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ Pair = tuple[Sharding, Sharding, float]
 """From what to what a tensor is resharded, and how often."""
 
 
-class Prices(dict[Sharding, float]):
+class EndPrices(dict[Sharding, float]):
     """Bytes of one end of an op, an operand or a result, by the sharding that an option needs or computes there: until `price` is
     asked, at least as many. They are found again as an object."""
 
@@ -161,12 +161,12 @@ class Prices(dict[Sharding, float]):
 class End:
     """One end of an op, and what its sharding suggests."""
 
-    prices: Prices
-    suggestion: Suggestion
+    prices: EndPrices
+    suggestion: LoopSuggestion
 
 
 @dataclass(frozen=True, eq=False)
-class Suggestion:
+class LoopSuggestion:
     """Loops, each with axes that may split it, as the split of one tensor suggests; and with axes that it could take over from
     dimensions of the tensor that must be replicated."""
 
@@ -187,14 +187,14 @@ class OpChoices:
         "Which of the distinct loops of tensors each end has: most ends of most ops are alike."
         self._known: dict[Option, Choice | None] = {}
         "What follows from each option; None for one that is not legal."
-        self.nothing = Suggestion()
-        self._suggestions: dict[tuple[Dims, Split], Suggestion] = {}
-        self._equal: dict[tuple[object, ...], Suggestion] = {((), ()): self.nothing}
+        self.nothing = LoopSuggestion()
+        self._suggestions: dict[tuple[Dims, Split], LoopSuggestion] = {}
+        self._equal: dict[tuple[object, ...], LoopSuggestion] = {((), ()): self.nothing}
         self._fitting: dict[tuple[Split, ...], Choice | None] = {}
-        self._by_suggestions: dict[tuple[Suggestion, ...], Choices] = {}
+        self._by_suggestions: dict[tuple[LoopSuggestion, ...], Choices] = {}
         self._by_candidates: dict[tuple[Candidates, Axes], Choices] = {}
 
-    def suggestion(self, end: int, split: Split) -> Suggestion:
+    def suggestion(self, end: int, split: Split) -> LoopSuggestion:
         """What the split of one tensor suggests, of an operand or, behind them, a result. Equal ones are one object."""
         if not any(split):
             return self.nothing
@@ -205,10 +205,10 @@ class OpChoices:
                 tuple(suggested_axes(self.rule, dims, split, self.mesh)),
                 tuple(movable_axes(self.rule, dims, split, self.mesh)),
             )
-            found = self._suggestions[key] = self._equal.setdefault(said, Suggestion(*said))
+            found = self._suggestions[key] = self._equal.setdefault(said, LoopSuggestion(*said))
         return found
 
-    def suggested(self, suggestions: tuple[Suggestion, ...], partial: Axes = ()) -> Choices:
+    def suggested(self, suggestions: tuple[LoopSuggestion, ...], partial: Axes = ()) -> Choices:
         """All legal options that suggestions make, the most split ones first.
 
         `partial`: the axes along which the user wants a result partial. They belong to reduction loops; if the op can leave its
@@ -325,13 +325,13 @@ def _choices_of_any_size(
 
 
 @lru_cache(maxsize=1 << 14)
-def _arriving(mesh: Mesh, objective: Objective, kind: TensorType, source: Sharding) -> Prices:
-    return Prices(kind, mesh, lambda need: (source, need, 1.0), objective)
+def _arriving(mesh: Mesh, objective: Objective, kind: TensorType, source: Sharding) -> EndPrices:
+    return EndPrices(kind, mesh, lambda need: (source, need, 1.0), objective)
 
 
 @lru_cache(maxsize=1 << 14)
-def _leaving(mesh: Mesh, objective: Objective, kind: TensorType, target: Sharding, share: float) -> Prices:
-    return Prices(kind, mesh, lambda computed: (computed, target, share if computed.partial_axes else 1.0), objective)
+def _leaving(mesh: Mesh, objective: Objective, kind: TensorType, target: Sharding, share: float) -> EndPrices:
+    return EndPrices(kind, mesh, lambda computed: (computed, target, share if computed.partial_axes else 1.0), objective)
 
 
 class Pricing:
@@ -346,7 +346,7 @@ class Pricing:
         self._devices: dict[int, int] = {}
         self._objectives: dict[Beside, Objective] = {ALONE: objective}
         "By what goes on while a tensor is gathered or reduced."
-        self.nothing = Prices(((), ""), mesh, lambda _: None)
+        self.nothing = EndPrices(((), ""), mesh, lambda _: None)
         "Those of what is no ranked tensor."
 
     def op(self, rule: ShardingRule, taken: Taken = ()) -> OpChoices:
@@ -374,15 +374,15 @@ class Pricing:
             found = self._devices[axes] = self.mesh.group_size(axis for axis in range(self.mesh.rank) if axes >> axis & 1)
         return found
 
-    def prices(self, kind: TensorType, pair: Callable[[Sharding], Pair | None], beside: Beside = ALONE) -> Prices:
+    def prices(self, kind: TensorType, pair: Callable[[Sharding], Pair | None], beside: Beside = ALONE) -> EndPrices:
         """Those of a tensor, by what is resharded at one end of an op to what, and what goes on beside it."""
-        return Prices(kind, self.mesh, pair, self._objective(beside))
+        return EndPrices(kind, self.mesh, pair, self._objective(beside))
 
-    def arriving(self, kind: TensorType, source: Sharding, beside: Beside = ALONE) -> Prices:
+    def arriving(self, kind: TensorType, source: Sharding, beside: Beside = ALONE) -> EndPrices:
         """Bytes of resharding a value from `source` to what is needed of it."""
         return _arriving(self.mesh, self._objective(beside), kind, source)
 
-    def leaving(self, kind: TensorType, target: Sharding, share: float = 1.0, beside: Beside = ALONE) -> Prices:
+    def leaving(self, kind: TensorType, target: Sharding, share: float = 1.0, beside: Beside = ALONE) -> EndPrices:
         """Bytes of resharding a result to `target`; those of a partial one count only for the `share` of the runs after which it
         is reduced."""
         return _leaving(self.mesh, self._objective(beside), kind, target, share)
@@ -406,7 +406,7 @@ def choices_of(preferred: Iterable[Choice]) -> Choices:
 
 @lru_cache(maxsize=1 << 16)
 def cheapest(
-    choices: Choices, compute: Compute, results: tuple[Prices, ...], operands: tuple[Prices, ...]
+    choices: Choices, compute: Compute, results: tuple[EndPrices, ...], operands: tuple[EndPrices, ...]
 ) -> tuple[Choice, float, tuple[float, ...]]:
     """The cheapest of `choices`, the first of equals, see `ranked`."""
     return ranked(choices, compute, results, operands)
@@ -415,8 +415,8 @@ def cheapest(
 def ranked(
     choices: Choices,
     compute: Compute,
-    results: Sequence[Prices],
-    operands: Sequence[Prices],
+    results: Sequence[EndPrices],
+    operands: Sequence[EndPrices],
     rank: Callable[[Choice], float] | None = None,
 ) -> tuple[Choice, float, tuple[float, ...]]:
     """The choice of the fewest bytes; of equals that of the lowest `rank`, and of these the first. Besides, what it costs without
@@ -434,8 +434,8 @@ def ranked(
             heappush(waiting, (total, rank(choice) if rank is not None else 0.0, place, choice))
             seen += 1
         known, ranked, place, choice = waiting[0]
-        own = sum(map(Prices.price, results, choice.computed), compute.of(choice.share) + choice.exchanged)
-        arriving = tuple(map(Prices.price, operands, choice.needs))
+        own = sum(map(EndPrices.price, results, choice.computed), compute.of(choice.share) + choice.exchanged)
+        arriving = tuple(map(EndPrices.price, operands, choice.needs))
         total = sum(arriving, own)
         if total == known:
             return choice, own, arriving

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache, partial
 
 from meshbridge.decide.assign import Assigner
-from meshbridge.decide.build_graph import Ends, GraphBuilder
+from meshbridge.decide.build_graph import BodyBoundary, GraphBuilder
 from meshbridge.decide.choice import Pricing, pricing_of
 from meshbridge.decide.decisions import (
     ANNOTATED,
@@ -65,7 +65,7 @@ def decide(
             warnings.warn(text, ShardingWarning, stacklevel=2)
         if moves and is_own:
             refine(graph, moves, objective)
-        decided.append(_Decider(graph, Bodies(graph.pricing, interface)).function())
+        decided.append(_DecisionReader(graph, Bodies(graph.pricing, interface)).function())
     return Decisions(tuple(decided), is_own)
 
 
@@ -130,13 +130,13 @@ class Bodies:
         shardings += [result_sharding(rule, option, index, self.mesh) for index in range(len(rule.results))]
         given = tuple(sharding if is_tensor else None for sharding, is_tensor in zip(shardings, tensors, strict=True))
         count = len(rule.operands)
-        ends = Ends(given[:count], given[count:], manual)
+        ends = BodyBoundary(given[:count], given[count:], manual)
         graph = GraphBuilder(function, self.interface, self.pricing, ends=ends).build()
         _propagate(graph)  # between ends that are given there is little to refine
-        return _Decider(graph, self).body()
+        return _DecisionReader(graph, self).body()
 
 
-class _Decider:
+class _DecisionReader:
     """Reads the decisions of one function off its graph."""
 
     def __init__(self, graph: Graph, bodies: Bodies) -> None:

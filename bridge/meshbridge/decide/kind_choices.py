@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from meshbridge.decide.choice import Choice, End, Prices, Pricing, cheapest, choices_of
+from meshbridge.decide.choice import Choice, End, EndPrices, Pricing, cheapest, choices_of
 from meshbridge.decide.graph import Kind, Tensor, wanted_layout
 from meshbridge.ir.sharding import Axes, Sharding
 
 Known = tuple[Tensor | None, ...]
 """What is known of a node's operands and results; None for what is no ranked tensor."""
 
-ArrivingFn = Callable[[Tensor, Axes], Prices]
+ArrivingFn = Callable[[Tensor, Axes], EndPrices]
 """Bytes of resharding an operand, which is taken as a partial sum along some axes, to what is needed of it."""
 
-LeavingFn = Callable[[Tensor, Sharding | None], Prices]
+LeavingFn = Callable[[Tensor, Sharding | None], EndPrices]
 """Bytes of resharding what is computed to a result, which the user wants to be partial as some annotation says, or does not."""
 
 

@@ -36,7 +36,7 @@ def read_mutations(text: str | bytes, filename: str) -> tuple[Mutation, ...]:
     have or that are of another kind, and for a script without a mutation.
     """
     module = read_script(text, filename, context())
-    script = _Script(filename)
+    script = _MutationScript(filename)
     found = [mutation for op in walk_all(module) for mutation in script.mutations(op)]
     if not found:
         raise MeshError(f"{filename}: error: expected an op '{MUTATE}', found none")
@@ -59,7 +59,7 @@ def _attributes(op: ir.Operation) -> dict[str, ir.Attribute]:
     return found
 
 
-class _Script:
+class _MutationScript:
     def __init__(self, filename: str) -> None:
         self.filename = filename
         self.sequence = ""

@@ -94,7 +94,7 @@ class Operation:
 
 def operations(module: ir.Module) -> tuple[Operation, ...]:
     """The operations of a legal program that a mutation can name, in program order. Raises MeshError for one without a mesh."""
-    return tuple(_Program(module).described())
+    return tuple(_MutableProgram(module).described())
 
 
 def mutate(module: ir.Module, mutations: Iterable[Mutation]) -> None:
@@ -103,7 +103,7 @@ def mutate(module: ir.Module, mutations: Iterable[Mutation]) -> None:
     Raises MeshError for a mutation that selects no operation, for an axis that the mesh does not have, and for an option that one
     of the selected operations cannot take; the module may then be changed in part.
     """
-    program = _Program(module)
+    program = _MutableProgram(module)
     for mutation in mutations:
         try:
             program.apply(mutation)
@@ -113,7 +113,7 @@ def mutate(module: ir.Module, mutations: Iterable[Mutation]) -> None:
             raise MeshError(f"{mutation.written}: error: {mutation} cannot be made\n{error}") from None
 
 
-class _Program:
+class _MutableProgram:
     """A legal program, and the operations of it that have loops."""
 
     def __init__(self, module: ir.Module) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from meshbridge.decide.choice import NO_COMPUTE, Choice, Prices, Pricing
+from meshbridge.decide.choice import NO_COMPUTE, Choice, EndPrices, Pricing
 from meshbridge.decide.graph import Graph, Kind, Tensor
 from meshbridge.decide.kind_choices import KindChoices, Known, has_layout
 from meshbridge.ir.elements import element_bytes
@@ -113,17 +113,17 @@ class KindCosts:
     def _shard_bytes(self, tensor: Tensor, split: Split) -> float:
         return prod(local_shape(tensor.shape, self.graph.mesh, split)) * element_bytes(tensor.dtype)
 
-    def _held(self, tensor: Tensor) -> Prices:
+    def _held(self, tensor: Tensor) -> EndPrices:
         """Bytes of resharding a tensor as it is decided."""
         return self.graph.pricing.arriving(tensor.type, tensor.sharding, tensor.gathered)
 
 
-def _arriving(pricing: Pricing, tensor: Tensor, summed: Axes) -> Prices:
+def _arriving(pricing: Pricing, tensor: Tensor, summed: Axes) -> EndPrices:
     held = tensor.sharding if tensor.layout is None else sharding_of(tensor.mesh, tensor.split)
     return pricing.arriving(tensor.type, with_partial(held, summed), tensor.gathered)
 
 
-def _leaving(pricing: Pricing, share: float, tensor: Tensor, wanted: Sharding | None) -> Prices:
+def _leaving(pricing: Pricing, share: float, tensor: Tensor, wanted: Sharding | None) -> EndPrices:
     plain = tensor.sharding if tensor.layout is None else sharding_of(tensor.mesh, tensor.split)
     target = with_split(wanted, tensor.split) if wanted else plain
     return pricing.leaving(tensor.type, target, share, tensor.reduced)

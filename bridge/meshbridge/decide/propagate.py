@@ -12,7 +12,7 @@ from functools import lru_cache
 from operator import or_
 from typing import Any
 
-from meshbridge.decide.choice import Pair, Prices, Pricing, TensorType, extend
+from meshbridge.decide.choice import EndPrices, Pair, Pricing, TensorType, extend
 from meshbridge.decide.cut_axes import Cuts, wanted_cuts
 from meshbridge.decide.graph import Graph, Kind, Node, Tensor, across_region
 from meshbridge.decide.kind_choices import KindChoices
@@ -177,7 +177,9 @@ class Propagator:
 
 
 @lru_cache(maxsize=1 << 14)
-def _arriving(pricing: Pricing, kind: TensorType, source: Split, may_extend: tuple[bool, ...], banned: frozenset[int]) -> Prices:
+def _arriving(
+    pricing: Pricing, kind: TensorType, source: Split, may_extend: tuple[bool, ...], banned: frozenset[int]
+) -> EndPrices:
     """Bytes of resharding an operand that has been extended to what is needed of it."""
 
     def pair(need: Sharding) -> Pair:
@@ -196,7 +198,7 @@ def _leaving(
     banned: frozenset[int],
     passed: Axes,
     share: float,
-) -> Prices:
+) -> EndPrices:
     """Bytes of resharding what is computed to a result that has been extended; terms that are passed on stay apart."""
 
     def pair(computed: Sharding) -> Pair:

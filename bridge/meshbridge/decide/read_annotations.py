@@ -46,10 +46,12 @@ def decisions_from_annotations(module: ir.Module) -> Decisions:
     """What the annotations of `module` say. Raises OpError where they cannot be followed."""
     interface = Interface()
     meshes = [(function, find_mesh(module, function)) for function in functions_to_partition(module)]
-    return Decisions(tuple([_Reader(function, mesh, interface).function() for function, mesh in meshes if mesh is not None]))
+    return Decisions(
+        tuple([_AnnotationReader(function, mesh, interface).function() for function, mesh in meshes if mesh is not None])
+    )
 
 
-class _Reader:
+class _AnnotationReader:
     """Reads one function in program order."""
 
     def __init__(self, function: ir.Operation, mesh: Mesh, interface: Interface) -> None:

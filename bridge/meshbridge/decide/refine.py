@@ -49,7 +49,7 @@ Changes = dict[int, Tensor]
 """Tensors by number, as they are to be."""
 
 
-class Alike(NamedTuple):
+class TiedTensors(NamedTuple):
     """Tensors of a class of which the same dimensions are of it, and the same is known."""
 
     dims: tuple[int, ...]
@@ -60,7 +60,7 @@ class Alike(NamedTuple):
 
 
 @dataclass
-class Draft:
+class PartialMove:
     """A move of which not all is priced."""
 
     number: int
@@ -77,13 +77,13 @@ class Draft:
     unknown: list[tuple[int, Known, float]] = field(default_factory=list)
     "The other nodes, their tensors, and what they cost at least; the one that computes most comes last."
 
-    def __lt__(self, other: Draft) -> bool:
+    def __lt__(self, other: PartialMove) -> bool:
         """Whether it could save more."""
         return self.left > other.left
 
 
 @dataclass(frozen=True)
-class Trial:
+class PricedMove:
     """What a move changes: how much the total falls, and tensors, costs of nodes and of uses as they become."""
 
     number: int
@@ -188,7 +188,7 @@ class Refiner:
         if stake - at_least <= least and stake + self._held(found.members) - at_least <= least:
             return
         alike = self._alike(found.members)
-        drafts: list[Draft] = []
+        drafts: list[PartialMove] = []
         equal = ROUNDING * abs(self.total)
         for number, axes in enumerate(self._alternatives(found.dimensions)):
             if self.budget <= 0:
@@ -200,10 +200,10 @@ class Refiner:
                 if len(changed) < len(found.members):
                     near, read = self._near(changed)
                     at_stake, stays = self._at_stake(near, read)
-                draft = self._draft(Draft(number, changed, freed, at_stake + freed + equal, {**stays}), near, least)
+                draft = self._draft(PartialMove(number, changed, freed, at_stake + freed + equal, {**stays}), near, least)
                 if draft.left >= least:
                     drafts.append(draft)
-        trials: list[Trial] = []
+        trials: list[PricedMove] = []
         heapify(drafts)
         while drafts and drafts[0].left >= least:
             draft = heappop(drafts)
@@ -219,7 +219,7 @@ class Refiner:
         if trials:
             self._take(min([trial for trial in trials if trial.gain >= least - equal], key=lambda trial: trial.number))
 
-    def _take(self, trial: Trial) -> None:
+    def _take(self, trial: PricedMove) -> None:
         """Makes a move."""
         graph = self.graph
         for index, tensor in trial.tensors.items():
@@ -260,15 +260,17 @@ class Refiner:
                     tried.add(axes)
                     yield axes
 
-    def _alike(self, members: Mapping[int, tuple[int, ...]]) -> list[Alike]:
+    def _alike(self, members: Mapping[int, tuple[int, ...]]) -> list[TiedTensors]:
         """The tensors of a class, those together that a move changes alike."""
         groups: dict[tuple[tuple[int, ...], Tensor], list[int]] = {}
         for tensor, dims in members.items():
             groups.setdefault((dims, self.graph.tensors[tensor]), []).append(tensor)
         prices = self._memory_prices
-        return [Alike(*key, each, sum([prices[tensor] for tensor in each]) if prices else 0.0) for key, each in groups.items()]
+        return [
+            TiedTensors(*key, each, sum([prices[tensor] for tensor in each]) if prices else 0.0) for key, each in groups.items()
+        ]
 
-    def _changed(self, alike: Iterable[Alike], axes: Axes) -> tuple[Changes, float]:
+    def _changed(self, alike: Iterable[TiedTensors], axes: Axes) -> tuple[Changes, float]:
         """New splits of the tensors concerned, and how much less it costs to hold them; none where shards would be padded by more
         than a little, or axes that may not move are in the way. A dimension on which the user wrote other axes keeps these
         alone."""
@@ -291,7 +293,7 @@ class Refiner:
 
     # Cost
 
-    def _draft(self, draft: Draft, near: Iterable[int], least: float) -> Draft:
+    def _draft(self, draft: PartialMove, near: Iterable[int], least: float) -> PartialMove:
         """Adds what is known of a move before anything is priced, or that it saves less than the `least`."""
         tensors = self.graph.tensors.copy()
         for index, tensor in draft.tensors.items():
@@ -311,14 +313,14 @@ class Refiner:
         unknown.reverse()
         return draft
 
-    def _price(self, draft: Draft, least: float) -> None:
+    def _price(self, draft: PartialMove, least: float) -> None:
         """Prices nodes until the move could no longer save the `least`."""
         while draft.unknown and draft.left >= least:
             index, known, floor = draft.unknown.pop()
             draft.left += floor
             self._spend(draft, index, self._kinds[index].cost(known))
 
-    def _spend(self, draft: Draft, index: int, cost: NodeCost) -> None:
+    def _spend(self, draft: PartialMove, index: int, cost: NodeCost) -> None:
         """Takes what a node costs off what is left to save."""
         draft.costs[index] = cost
         weight = self._weights[index]
@@ -329,7 +331,7 @@ class Refiner:
                 draft.dearest[tensor] = moved
                 draft.left -= moved - most
 
-    def _trial(self, draft: Draft) -> Trial:
+    def _trial(self, draft: PartialMove) -> PricedMove:
         """What follows from a move of which all is priced."""
         costs = draft.costs
         moved = set(draft.tensors)
@@ -339,7 +341,7 @@ class Refiner:
         shared = {tensor: self._uses(tensor, costs) for tensor in moved}
         gain = sum(self._own[node] - self._weights[node] * cost.own for node, cost in costs.items())
         gain += sum(self._shared[tensor] - cost for tensor, cost in shared.items()) + draft.freed
-        return Trial(draft.number, gain, draft.tensors, costs, shared)
+        return PricedMove(draft.number, gain, draft.tensors, costs, shared)
 
     def _held(self, tensors: Iterable[int]) -> float:
         """What it costs to hold tensors as they are."""

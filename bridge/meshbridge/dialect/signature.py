@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from meshbridge.dialect import attributes
-from meshbridge.dialect.assembly.formats import FORMATS, Flag, Format, IndexList, Partial, Symbol, Value
+from meshbridge.dialect.assembly.formats import FORMATS, Flag, Format, IndexList, PartialClause, Symbol, ValueClause
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 
@@ -89,7 +89,7 @@ def check_attributes(signature: Signature) -> None:
             case Symbol(name, declares):
                 kind = ir.StringAttr if declares else ir.FlatSymbolRefAttr
                 _require(signature, name, kind, "string attribute" if declares else "flat symbol reference attribute")
-            case Value():
+            case ValueClause():
                 _require(signature, element.attribute, None, element.syntax.constraint)
                 if not element.syntax.fits(str(signature.attributes[element.attribute])):
                     _unsatisfied(element.attribute, element.syntax.constraint)
@@ -99,7 +99,7 @@ def check_attributes(signature: Signature) -> None:
             case Flag(name):
                 if name in signature.attributes and not isinstance(signature.attributes[name], ir.UnitAttr):
                     _unsatisfied(name, "unit attribute")
-            case Partial():
+            case PartialClause():
                 _check_partial(signature)
     _check_segments(signature, form)
 

@@ -28,7 +28,7 @@ LAUNCH = 64
 """Elements that a device may receive more for the sake of one all-to-all less."""
 
 
-class Exchange(NamedTuple):
+class RelayedAllToAll(NamedTuple):
     """All-to-alls: how many there are, how many devices take part, and how many times the buffer each part of what is sent has;
     every part is padded to divide by the devices."""
 
@@ -66,7 +66,7 @@ class Relayed(NamedTuple):
     """What is sent in the place of permutes: of each of several ways its all-to-alls, of buffers of `elements`."""
 
     elements: float
-    ways: tuple[tuple[Exchange, ...], ...]
+    ways: tuple[tuple[RelayedAllToAll, ...], ...]
 
     @property
     def sent(self) -> tuple[int, int]:
@@ -96,15 +96,18 @@ class Relayed(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 12)
-def relabelled(sources: Digits, targets: Digits) -> tuple[tuple[Exchange, ...], ...]:
+def relabelled(sources: Digits, targets: Digits) -> tuple[tuple[RelayedAllToAll, ...], ...]:
     """The ways of a relabelling (`steps.Permute`): two all-to-alls of all devices, or lists of swaps."""
     lists = swaps(sources, targets)
-    return ((Exchange(2, group_size(sources)),), *(_exchanges([over for swap in way for over in swap.over]) for way in lists))
+    return (
+        (RelayedAllToAll(2, group_size(sources)),),
+        *(_exchanges([over for swap in way for over in swap.over]) for way in lists),
+    )
 
 
-def _exchanges(groups: Iterable[Digits]) -> tuple[Exchange, ...]:
+def _exchanges(groups: Iterable[Digits]) -> tuple[RelayedAllToAll, ...]:
     """One all-to-all over each of `groups`."""
-    return tuple(Exchange(launches, devices) for devices, launches in Counter(map(group_size, groups)).items())
+    return tuple(RelayedAllToAll(launches, devices) for devices, launches in Counter(map(group_size, groups)).items())
 
 
 def cheapest(elements: int, sources: Digits, targets: Digits) -> Swaps:

@@ -17,7 +17,7 @@ from meshbridge.ops.reductions import body_kind
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowAddressing:
     """How a gather or scatter addresses one element in each row of its operand."""
 
     dim: int
@@ -26,7 +26,7 @@ class Rows:
     "Per other dimension of the operand, which dimension of the result (update) it is. The result's others have size 1."
 
     @staticmethod
-    def of(op: ir.Operation, indices: ir.Value) -> Rows | None:
+    def of(op: ir.Operation, indices: ir.Value) -> RowAddressing | None:
         """None for an op that addresses anything else."""
         how, shape, index_shape = addressing_of(op), shape_of(op.operands[0]), shape_of(indices)
         if len(how.addressed) != 1 or how.window or len(how.batching) != len(shape) - 1:
@@ -35,7 +35,7 @@ class Rows:
         paired = {index_dim for _, index_dim in how.batching}
         if any(index_shape[dim] != 1 for dim in numbers if dim not in paired):
             return None
-        return Rows(how.addressed[0], {dim: numbers.index(index_dim) for dim, index_dim in how.batching})
+        return RowAddressing(how.addressed[0], {dim: numbers.index(index_dim) for dim, index_dim in how.batching})
 
     def spread(self, value: ir.Value, shape: list[int], emit: Builder) -> ir.Value:
         """What an update, or the indices of one, has for each row, everywhere in it."""
@@ -61,7 +61,7 @@ def select_row_updates(op: ir.Operation) -> list[ir.Value] | None:
     filled, shape = known(operand), shape_of(operand)
     if not isinstance(filled, Splat) or not _counts(element_of(indices), max(shape, default=0)) or min(shape) < 1:
         return None
-    rows, combiner = Rows.of(op, indices), _combiner(op)
+    rows, combiner = RowAddressing.of(op, indices), _combiner(op)
     if rows is None or combiner is None:
         return None
     emit = Builder.current()
@@ -100,7 +100,7 @@ def look_up_row_sources(op: ir.Operation, rewriter: Legalizer) -> bool:
     """
     source, indices = op.operands
     made = defining_op(source)
-    if made is None or made.name not in ELEMENTWISE or made.regions or (rows := Rows.of(op, indices)) is None:
+    if made is None or made.name not in ELEMENTWISE or made.regions or (rows := RowAddressing.of(op, indices)) is None:
         return False
     shape = shape_of(source)
     result = shape_of(op.results[0])
@@ -116,7 +116,7 @@ def look_up_row_sources(op: ir.Operation, rewriter: Legalizer) -> bool:
     return True
 
 
-def _of_rows(value: ir.Value, rows: Rows, shape: list[int]) -> Callable[[Builder], ir.Value] | None:
+def _of_rows(value: ir.Value, rows: RowAddressing, shape: list[int]) -> Callable[[Builder], ir.Value] | None:
     """How to make `value`, if it is the same in all of a row, in the `shape` of what is looked up. A scalar stays one."""
     if not shape_of(value):
         return lambda emit: value

@@ -31,7 +31,7 @@ from meshbridge.ir.recipes import FreeValues, Recipes, SharingBuilder
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.lowering import exchanges, neighbours, reductions, rooted  # noqa: F401  they fill LOWERINGS
 from meshbridge.lowering.indices import definition_of_sharding, sharding_of
-from meshbridge.lowering.messages import MESSAGES, Pair, lower_pair, pairs
+from meshbridge.lowering.messages import MESSAGES, SendRecv, lower_pair, pairs
 from meshbridge.lowering.narrow import is_narrow, widen
 from meshbridge.lowering.replicas import BY_PARTITION, by_replica
 from meshbridge.lowering.scalars import (
@@ -89,7 +89,7 @@ def _forget_decisions(module: ir.Module) -> None:
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _OpKind:
     """What mesh operations of the same name, attributes and types share."""
 
     lowering: Lowering[MeshOpView]
@@ -109,7 +109,7 @@ class _Lowering:
         self.meshes = meshes
         self.groups = groups
         self.constants: dict[ir.Value, int] = {}
-        self._kinds: dict[object, _Kind] = {}
+        self._kinds: dict[object, _OpKind] = {}
         self._free = FreeValues()
         self._recipes = Recipes(self._free)
         self._open: list[ir.Block] = []
@@ -162,18 +162,18 @@ class _Lowering:
         if asked and not any(True for _ in asked.results[0].uses):
             asked.erase()
 
-    def _written(self, kind: _Kind, view: MeshOpView, emit: Builder) -> ir.Value:
+    def _written(self, kind: _OpKind, view: MeshOpView, emit: Builder) -> ir.Value:
         (value,) = kind.lowering(view, self._site(view, kind.mesh, emit))
         return value
 
-    def _kind(self, op: ir.Operation) -> _Kind:
+    def _kind(self, op: ir.Operation) -> _OpKind:
         if (lowering := LOWERINGS.get(op.name)) is None:
             raise OpError(op, "has no lowering to StableHLO")
         view = _view(op)
         mesh, narrow = self._mesh(view), any(map(is_narrow, (*op.operands, *op.results)))
         scalars = any(is_scalar(result.type) for result in op.results)
         one_of_one = len(op.operands) == len(op.results) == 1 and not isinstance(view, ShardShapeOp)
-        return _Kind(lowering, mesh, _group_axes(view, mesh), narrow, scalars, one_of_one)
+        return _OpKind(lowering, mesh, _group_axes(view, mesh), narrow, scalars, one_of_one)
 
     def _mesh(self, view: MeshOpView) -> Mesh:
         op = view.operation
@@ -224,7 +224,7 @@ def _view(op: ir.Operation) -> MeshOpView:
     return cast("MeshOpView", op.opview)
 
 
-def _pairs(ops: list[ir.Operation], names: list[str]) -> dict[int, Pair]:
+def _pairs(ops: list[ir.Operation], names: list[str]) -> dict[int, SendRecv]:
     """The messages of all blocks, by the number of the operation where each can be lowered."""
     blocks: dict[ir.Block, list[int]] = {}
     for number, name in enumerate(names):

@@ -68,14 +68,14 @@ class LargestAsFloats(Pass):
     def run(self, module: ir.Module) -> bool:
         changed = False
         with module.context:
-            blocks: dict[ir.Block, _Block] = {}
+            blocks: dict[ir.Block, _OrderedBlock] = {}
             for op in find(module.operation, {AllReduceOp.OPERATION_NAME}):
                 view = AllReduceOp(op)
                 if view.reduction not in ("max", "min") or not is_orderable(ir.RankedTensorType(view.input.type).element_type):
                     continue
                 if op.block not in blocks:
-                    blocks[op.block] = _Block(op.block)
-                if _Rows(view, blocks[op.block]).are_nan():
+                    blocks[op.block] = _OrderedBlock(op.block)
+                if _MaximumRows(view, blocks[op.block]).are_nan():
                     op.attributes[NAN_FOLLOWS] = ir.UnitAttr.get()
                     changed = True
         return changed
@@ -108,10 +108,10 @@ class _Known:
         return replace(self, differs=False) if self.is_nan else self
 
 
-class _Rows:
+class _MaximumRows:
     """What becomes of the rows of one maximum, in the program's order."""
 
-    def __init__(self, view: AllReduceOp, block: _Block) -> None:
+    def __init__(self, view: AllReduceOp, block: _OrderedBlock) -> None:
         self.view = view
         self.block = block
         self.place = block.places[view.operation]
@@ -163,7 +163,7 @@ class _Rows:
         return True
 
 
-class _Block:
+class _OrderedBlock:
     """The operations of a block, and the place of each."""
 
     def __init__(self, block: ir.Block) -> None:

@@ -25,14 +25,14 @@ Channel = tuple[str, tuple[int, ...], ir.Type]
 
 
 @dataclass(frozen=True)
-class Pair:
+class SendRecv:
     """A send and its recv."""
 
     send: SendOp
     recv: RecvOp
 
 
-def pairs(views: Sequence[ir.OpView]) -> dict[int, Pair]:
+def pairs(views: Sequence[ir.OpView]) -> dict[int, SendRecv]:
     """The matched pairs of one block, by the number of the operation where each can be lowered.
 
     Raises OpError for a send or recv without its counterpart.
@@ -44,13 +44,13 @@ def pairs(views: Sequence[ir.OpView]) -> dict[int, Pair]:
             sends[_channel(view)].append(view)
         elif isinstance(view, RecvOp):
             recvs[_channel(view)].append(view)
-    found: dict[ir.Operation, Pair] = {}
+    found: dict[ir.Operation, SendRecv] = {}
     for channel in sends | recvs:
         here, there = sends[channel], recvs[channel]
         matched = min(len(here), len(there))
         for unmatched in (*here[matched:], *there[matched:]):
             raise _unmatched(unmatched)
-        found |= {_place(send, recv): Pair(send, recv) for send, recv in zip(here, there, strict=True)}
+        found |= {_place(send, recv): SendRecv(send, recv) for send, recv in zip(here, there, strict=True)}
     return {number: found[view.operation] for number, view in enumerate(views) if view.operation in found}
 
 
@@ -88,7 +88,7 @@ def _known_before(value: ir.Value, op: ir.Operation) -> bool:
     return definition is None or definition.block != op.block or definition.is_before_in_block(op)
 
 
-def lower_pair(pair: Pair, site: Site) -> None:
+def lower_pair(pair: SendRecv, site: Site) -> None:
     """Writes the permute at `site` and removes both operations."""
     if "source" not in pair.recv.operation.attributes:
         raise OpError(pair.recv.operation, "names no source, so what it receives is not decided")

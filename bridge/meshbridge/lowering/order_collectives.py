@@ -56,7 +56,7 @@ def _order(block: ir.Block) -> bool:
     operations = [view.operation for view in block.operations]
     kinds = [_communicates(op) for op in operations]
     if "nested" in kinds and sum(kind is not None for kind in kinds) > 1:
-        order = _Order()
+        order = _OrderedBlock()
         for op, kind in zip(operations, kinds, strict=True):
             order.meet(op, kind)
     return any(kinds)
@@ -73,7 +73,7 @@ def _communicates(op: ir.Operation) -> str | None:
 
 
 @dataclass
-class _Order:
+class _OrderedBlock:
     """The operations of one block so far: of which communicating ones each value is computed."""
 
     met: list[ir.Operation] = field(default_factory=list)

@@ -33,14 +33,14 @@ def simplify(op: ir.Operation) -> None:
     Output:  %1 = "stablehlo.all_to_all"(%0) <{split_dimension = 0, concat_dimension = 0, split_count = 4, …}>
                : (tensor<4x2x2xi8>) -> tensor<4x2x2xi8>, conversions, reshapes and transposes around it
     """
-    collective = _Collective(op, Builder.before(op))
+    collective = _PlainCollective(op, Builder.before(op))
     for result, operand in zip(op.results, op.operands, strict=True):
         result.replace_all_uses_with(collective.simplified(operand, shape_of(result)))
     op.erase()
 
 
 @dataclass(frozen=True)
-class _Collective:
+class _PlainCollective:
     """A collective that is written anew, in its place, on one operand at a time."""
 
     op: ir.Operation

@@ -93,7 +93,7 @@ def addressing_of(op: ir.Operation) -> Addressing:
 
 
 @dataclass(frozen=True)
-class Shard:
+class DimShard:
     """The part of one operand dimension that a device holds: `length` of `whole` elements, split along `axes`. Windows on it
     cover `size` elements."""
 
@@ -133,13 +133,13 @@ class Indices:
         """The component that speaks of operand dimension `dim`."""
         return self.addressing.addressed.index(dim)
 
-    def clamp(self, shards: Mapping[int, Shard]) -> None:
+    def clamp(self, shards: Mapping[int, DimShard]) -> None:
         """Clamps windows that reach outside the global operand into it, as gathers do."""
         for dim, shard in shards.items():
             component = self.component(dim)
             self.planes[component] = self.emit.clamp(0, self.planes[component], shard.whole - shard.size)
 
-    def fits(self, shards: Mapping[int, Shard]) -> ir.Value:
+    def fits(self, shards: Mapping[int, DimShard]) -> ir.Value:
         """Which windows are inside the global operand: those that do not are no part of a scatter."""
         return self._below({dim: shard.whole - shard.size + 1 for dim, shard in shards.items()})
 
@@ -161,14 +161,14 @@ class Indices:
         component = self.component(dim)
         self.planes[component] = self.emit.select(kept, self.planes[component], -size)
 
-    def shift(self, shards: Mapping[int, Shard], at: SpmdProgram) -> None:
+    def shift(self, shards: Mapping[int, DimShard], at: SpmdProgram) -> None:
         """Counts from where this device's shard begins."""
         for dim, shard in shards.items():
             component = self.component(dim)
             start = self.emit.convert(at.offset(shard.axes, shard.length), self.type)
             self.planes[component] = self.emit.subtract(self.planes[component], start)
 
-    def inside(self, shards: Mapping[int, Shard]) -> ir.Value:
+    def inside(self, shards: Mapping[int, DimShard]) -> ir.Value:
         """Which of the shifted indices fall into this device's shard."""
         return self._below({dim: shard.length for dim, shard in shards.items()})
 

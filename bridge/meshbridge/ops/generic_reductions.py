@@ -23,7 +23,7 @@ from meshbridge.ir.sharding import Axes
 from meshbridge.ops.elementwise import ELEMENTWISE
 from meshbridge.ops.option import Option, result_sharding, tensor_split
 from meshbridge.ops.reach import Shares
-from meshbridge.ops.rule import Exchange, ShardingRule, shape_of
+from meshbridge.ops.rule import HaloExchange, ShardingRule, shape_of
 from meshbridge.ops.spmd import SpmdProgram
 
 Slices = list[ir.Value]
@@ -43,7 +43,7 @@ def _is_scalar_op(op: ir.Operation) -> bool:
     return op.name == "stablehlo.constant" or (op.name in ELEMENTWISE and not len(op.regions))
 
 
-def gathered_slices(op: ir.Operation, dims: list[int], walked: dict[int, tuple[int, ...]]) -> Iterator[Exchange]:
+def gathered_slices(op: ir.Operation, dims: list[int], walked: dict[int, tuple[int, ...]]) -> Iterator[HaloExchange]:
     """What sharding each of the reduced `dims`, of these loops, sends: one slice per device, in which the dimensions
     minor to it are reduced already."""
     for index in range(len(op.results)):
@@ -51,7 +51,7 @@ def gathered_slices(op: ir.Operation, dims: list[int], walked: dict[int, tuple[i
         shape = list(tensor.shape)
         for dim in reversed(dims):
             for loop in walked[dim]:
-                yield Exchange(loop, index, dim, Shares(1), tuple(shape), str(tensor.element_type))
+                yield HaloExchange(loop, index, dim, Shares(1), tuple(shape), str(tensor.element_type))
             shape[dim] = 1
 
 

@@ -12,7 +12,7 @@ from meshbridge.dialect.attributes import integers_attr
 from meshbridge.ir.builder import element_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Split
-from meshbridge.ops.addressing import Addressing, Indices, Shard, addressing_of
+from meshbridge.ops.addressing import Addressing, DimShard, Indices, addressing_of
 from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reductions import body_kind, once_per_group
 from meshbridge.ops.rule import Dims, RuleBuilder, ShardingRule, shape_of, sharding_rule_of, unsplittable
@@ -105,12 +105,12 @@ def scatter(op: ir.Operation) -> ShardingRule:
     return maps.build.rule([operand] * count + [tuple(maps.indices)] + [updates] * count, [operand] * count)
 
 
-def _shards(operand: ir.Value, how: Addressing, dims: Dims, windows: Dims, split: Split, at: SpmdProgram) -> dict[int, Shard]:
+def _shards(operand: ir.Value, how: Addressing, dims: Dims, windows: Dims, split: Split, at: SpmdProgram) -> dict[int, DimShard]:
     """The split dimensions of `operand` that windows (of the loops `windows`) cover in part only."""
     local, whole = shape_of(operand), at.global_shape(operand)
     batching = {dim for dim, _ in how.batching}
     return {
-        dim: Shard(axes, local[dim], whole[dim], how.sizes[dim])
+        dim: DimShard(axes, local[dim], whole[dim], how.sizes[dim])
         for dim, axes in enumerate(split)
         if axes and dim not in batching and dims[dim] not in windows
     }
@@ -182,7 +182,7 @@ def local_scatter(op: ir.Operation, rule: ShardingRule, option: Option, at: Spmd
     default_lowering(op, rule, option, at)
 
 
-def _update_shard(op: ir.Operation, how: Addressing, shards: dict[int, Shard], at: SpmdProgram) -> None:
+def _update_shard(op: ir.Operation, how: Addressing, shards: dict[int, DimShard], at: SpmdProgram) -> None:
     """Makes the indices of a scatter refer to this device's shard; those of another one are out of bounds."""
     count = len(op.results)
     wide = {dim: shard for dim, shard in shards.items() if shard.size > 1}

@@ -31,7 +31,7 @@ _FACTORS = 8
 
 
 @dataclass(frozen=True)
-class Exchange:
+class WindowRounds:
     """`count` devices hold a dimension of `size` elements in shards, and each wants its window of it."""
 
     size: int
@@ -67,14 +67,14 @@ class Exchange:
 
 
 @dataclass(frozen=True, eq=False)
-class Round:
+class SendRound:
     """Edges of which all pieces, of `width` elements, are sent at once: per edge the receiver and the sender.
 
     They are those of which `factor*receiver + sender` is `number`, modulo `modulus` if that is not 0. Devices keep pieces of
     their own in a round that sends nothing.
     """
 
-    exchange: Exchange
+    exchange: WindowRounds
     width: int
     receivers: Numbers
     senders: Numbers
@@ -147,9 +147,9 @@ class Round:
 
 
 @lru_cache(maxsize=4096)
-def rounds(size: int, count: int, window: Window) -> tuple[Round, ...]:
+def rounds(size: int, count: int, window: Window) -> tuple[SendRound, ...]:
     """The rounds that give each of `count` devices its window of a dimension of `size` elements; own pieces come first."""
-    exchange = Exchange(size, count, window)
+    exchange = WindowRounds(size, count, window)
     shard, starts = exchange.shard, window.starts(members(count)).values
     low, high = np.maximum(starts, 0), np.minimum(starts + window.length, size)
     first, last = low // shard, (high - 1) // shard
@@ -167,7 +167,7 @@ def rounds(size: int, count: int, window: Window) -> tuple[Round, ...]:
     # A set: np.unique imports numpy.ma, 15 ms of a process's first program.
     found += [(~own & (numbers == number), (factor, number, modulus)) for number in sorted({*numbers[~own].tolist()})]
     return tuple(
-        Round(exchange, int(lengths[edges].max()), receivers[edges], senders[edges], *numbering) for edges, numbering in found
+        SendRound(exchange, int(lengths[edges].max()), receivers[edges], senders[edges], *numbering) for edges, numbering in found
     )
 
 

@@ -34,7 +34,7 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class HaloExchange:
     """Where `loop` is split, each device receives what its windows `reach` of dimension `dim` of an operand and its shard lacks,
     or the shares of all others.
 
@@ -66,7 +66,7 @@ class ShardingRule:
     "Iterations of one element of the loops: what is computed along dimensions that have no loop."
     is_contraction: bool = False
     "Whether an iteration is a multiply-add on the units that accelerators are made for."
-    exchanges: tuple[Exchange, ...] = ()
+    exchanges: tuple[HaloExchange, ...] = ()
     "What neighbours send each other while the op runs, in the order in which they do."
     coarse: tuple[int, ...] = ()
     "Loops of which one iteration is several elements of a dimension, as 9 of 18 that a reshape makes 4 of, or that must not be"
@@ -200,7 +200,7 @@ class RuleBuilder:
 
     def __init__(self) -> None:
         self.loops: list[Loop] = []
-        self.exchanges: list[Exchange] = []
+        self.exchanges: list[HaloExchange] = []
 
     def loop(self, size: int, reduction: str = "") -> tuple[int, ...]:
         """Adds a loop and returns the map entry of a dimension along it; sizes 1 and 0 cannot be sharded and get no loop."""
@@ -213,7 +213,7 @@ class RuleBuilder:
         """Notes that splitting the loop (none, if `loops` is empty) along dimension `dim` of an operand takes an exchange."""
         tensor = ir.RankedTensorType(op.operands[operand].type)
         for loop in loops:
-            self.exchanges.append(Exchange(loop, operand, dim, reach, tuple(tensor.shape), str(tensor.element_type)))
+            self.exchanges.append(HaloExchange(loop, operand, dim, reach, tuple(tensor.shape), str(tensor.element_type)))
 
     def rule(self, operands: list[Dims], results: list[Dims]) -> ShardingRule:
         return ShardingRule(tuple(self.loops), tuple(operands), tuple(results), exchanges=tuple(self.exchanges))

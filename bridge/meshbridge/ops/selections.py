@@ -100,14 +100,18 @@ def scattered_shard(
     for dim, window in enumerate(windows):
         if dim not in split:
             operand = emit.pad_along(operand, dim, fill, window.low, window.high)
-            lines.append(numbering.line(dim, _Run((), members(1) + -window.low, shape_of(operand)[dim], numbering.shard[dim])))
+            lines.append(
+                numbering.line(dim, _ReadRun((), members(1) + -window.low, shape_of(operand)[dim], numbering.shard[dim]))
+            )
             continue
         axes, count = split[dim], at.mesh.group_size(split[dim])
         devices, (reach, covered) = members(count), _reaches(window, sizes[dim], counts[dim])
         operand = read_window(operand, dim, axes, covered, fill if selects_padding else None, at)
         source = read_window(source, dim, axes, reach, None, at)
-        lines.append(numbering.line(dim, _Run(axes, covered.window(count).starts(devices), shape_of(operand)[dim], sizes[dim])))
-        rows = _Run(axes, reach.window(count).starts(devices), shape_of(source)[dim], counts[dim])
+        lines.append(
+            numbering.line(dim, _ReadRun(axes, covered.window(count).starts(devices), shape_of(operand)[dim], sizes[dim]))
+        )
+        rows = _ReadRun(axes, reach.window(count).starts(devices), shape_of(source)[dim], counts[dim])
         if rows.leaves:
             strays[dim] = numbering.strays(rows)
     extents, strides = [window.size for window in windows], [window.stride for window in windows]
@@ -118,7 +122,7 @@ def scattered_shard(
 
 
 @dataclass(frozen=True)
-class _Run:
+class _ReadRun:
     """What a device reads of one dimension of a tensor that has `size`: `length` places from its entry of `begins` on."""
 
     axes: Axes
@@ -150,7 +154,7 @@ class _Numbering:
         """Integers that hold the largest sum."""
         return ir.IntegerType.get_signless(32 if len(self.shard) * prod(self.shard) < 1 << 31 else 64)
 
-    def line(self, dim: int, run: _Run) -> ir.Value:
+    def line(self, dim: int, run: _ReadRun) -> ir.Value:
         """What a dimension adds to the number of each of its places."""
         emit, own, places = self.at.emit, self.shard[dim], run.places(self.at)
         index = emit.subtract(places, self.at.offset(run.axes, own)) if run.axes else places
@@ -160,7 +164,7 @@ class _Numbering:
             return line
         return emit.select(emit.within(places, run.size), line, -len(self.shard) * prod(self.shard))
 
-    def strays(self, rows: _Run) -> ir.Value:
+    def strays(self, rows: _ReadRun) -> ir.Value:
         """The number of another shard's places for windows that the program does not have, -1 for the others."""
         emit = self.at.emit
         none = emit.splat(tensor([rows.length], self.element), -1)

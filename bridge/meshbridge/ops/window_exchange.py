@@ -22,7 +22,7 @@ from meshbridge.ir.sequences import PerDevice, entry, members
 from meshbridge.ir.sharding import Axes
 from meshbridge.ir.shifts import shift
 from meshbridge.ops.reach import Covered, Reach, Window
-from meshbridge.ops.rounds import Round, rounds
+from meshbridge.ops.rounds import SendRound, rounds
 from meshbridge.ops.spmd import SpmdProgram
 
 
@@ -35,7 +35,7 @@ def read_window(
     """
     count = at.mesh.group_size(axes)
     window = reach.window(count)
-    site = _Site(dim, axes, count, shape_of(value)[dim], reach.source, window, at)
+    site = _ExchangeSite(dim, axes, count, shape_of(value)[dim], reach.source, window, at)
     return site.halo(value, fill) if window.is_halo(site.shard) else site.assembled(value, fill)
 
 
@@ -83,7 +83,7 @@ def own_entry(numbers: PerDevice, axes: Axes, at: SpmdProgram) -> ir.Value:
 
 
 @dataclass(frozen=True)
-class _Site:
+class _ExchangeSite:
     """One exchange: `count` devices along `axes` hold `shard` elements each of a dimension of `size`."""
 
     dim: int
@@ -141,24 +141,24 @@ class _Site:
         outside = bool(starts.min() < 0 or starts.max() + self.window.length > self.size)
         return self._masked(window, fill) if outside and fill is not None else window
 
-    def _rounds(self) -> tuple[Round, ...]:
+    def _rounds(self) -> tuple[SendRound, ...]:
         return rounds(self.size, self.count, self.window)
 
-    def _cut(self, value: ir.Value, each: Round) -> ir.Value:
+    def _cut(self, value: ir.Value, each: SendRound) -> ir.Value:
         """The piece that this device sends, or keeps."""
         emit, taken = self.at.emit, each.taken.values[each.senders]
         if (taken == taken[0]).all():
             return emit.slice(value, self.dim, int(taken[0]), each.width)
         return emit.dynamic_slice(value, self.dim, own_entry(each.taken, self.axes, self.at), each.width)
 
-    def _from(self, value: ir.Value, low: int, high: int, distance: int, each: Round | None) -> ir.Value:
+    def _from(self, value: ir.Value, low: int, high: int, distance: int, each: SendRound | None) -> ir.Value:
         """The elements from `low` to `high` of the shard `distance` further along; anything where there is none."""
         if distance and each is not None and len(self.axes) == 1 and len(each.receivers) == self.count - abs(distance):
             return self.at.shifted((value, self.dim, low, high - low), self.axes[0], distance)
         piece = self.at.emit.slice(value, self.dim, low, high - low)
         return piece if not distance or each is None else self._permuted(piece, each)
 
-    def _permuted(self, piece: ir.Value, each: Round) -> ir.Value:
+    def _permuted(self, piece: ir.Value, each: SendRound) -> ir.Value:
         mesh, emit, digits, groups = self.at.mesh, self.at.emit, axis_digits(self.at.mesh, self.axes), Groups()
         if not groups.lists(mesh) and (offset := each.offset):
             return shift(emit, piece, mesh, digits, offset, groups, Positions())

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meshbridge.pages.sources import Line, snippet
+from meshbridge.pages.sources import SnippetLine, snippet
 
 Json = Mapping[str, Any]
 
@@ -22,7 +22,7 @@ class Where:
 
 
 @dataclass(frozen=True)
-class Alike:
+class CollectiveGroup:
     """Collectives that differ in nothing but where they stand in the model. Bytes are those of one device."""
 
     kind: str
@@ -49,8 +49,8 @@ class SourceLine:
 
     where: str
     function: str
-    snippet: tuple[Line, ...]
-    collectives: tuple[Alike, ...]
+    snippet: tuple[SnippetLine, ...]
+    collectives: tuple[CollectiveGroup, ...]
     total: float
     share: float
     "Of all that the program sends."
@@ -107,7 +107,7 @@ def _where(at: Json) -> str:
     return f"{at['file']}:{at['line']}" if at["file"] else "no source line"
 
 
-def _alike(group: Sequence[Json]) -> Alike:
+def _alike(group: Sequence[Json]) -> CollectiveGroup:
     first = group[0]
     executions = sum(each["executions"] for each in group)
     sent: Counter[tuple[str, str]] = Counter()
@@ -116,7 +116,7 @@ def _alike(group: Sequence[Json]) -> Alike:
     for each in group:
         for origin in each["origins"]:
             sent["/".join(origin["modules"]), origin["phase"]] += origin["share"] * each["total_bytes"]
-    return Alike(
+    return CollectiveGroup(
         kind=first["kind"],
         axes=", ".join(first["axes"]) or "-",
         group_size=first["group_size"],

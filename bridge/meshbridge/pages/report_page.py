@@ -17,7 +17,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from meshbridge.cost.step import Step
+from meshbridge.cost.step import PredictedStep
 from meshbridge.pages.communication import by_line
 from meshbridge.pages.pictures import Devices
 from meshbridge.pages.timeline import timeline
@@ -54,7 +54,7 @@ def report_page(
     *,
     name: str,
     remarks: Sequence[str] = (),
-    step: Step | None = None,
+    step: PredictedStep | None = None,
     comparisons: Sequence[Versus] = (),
 ) -> str:
     """The page of a report that is read from its JSON: of the program of some `name`, with `remarks` on what deserves a look, the

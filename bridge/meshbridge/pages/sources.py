@@ -19,7 +19,7 @@ _MOST_BYTES = 4_000_000
 
 
 @dataclass(frozen=True)
-class Line:
+class SnippetLine:
     """A line of a file."""
 
     number: int
@@ -27,7 +27,7 @@ class Line:
     is_meant: bool
 
 
-def snippet(file: str, line: int) -> tuple[Line, ...]:
+def snippet(file: str, line: int) -> tuple[SnippetLine, ...]:
     """The lines around `line`, which counts from 1; none where the file cannot be read or is shorter.
 
     Only Python's source is read, from files and from the cells of notebooks: a program may name any file.
@@ -36,7 +36,7 @@ def snippet(file: str, line: int) -> tuple[Line, ...]:
     if not 1 <= line <= len(lines):
         return ()
     shown = range(max(line - AROUND, 1), min(line + AROUND, len(lines)) + 1)
-    return tuple(Line(number, lines[number - 1].rstrip()[:_MOST_CHARACTERS], number == line) for number in shown)
+    return tuple(SnippetLine(number, lines[number - 1].rstrip()[:_MOST_CHARACTERS], number == line) for number in shown)
 
 
 def _lines(file: str) -> Sequence[str]:

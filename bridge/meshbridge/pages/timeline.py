@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-from meshbridge.cost.step import Slice, Step
+from meshbridge.cost.step import PredictedStep, ScheduleSlice
 from meshbridge.cost.trace import name_of, resources
 
 
-def timeline(step: Step) -> dict[str, Any]:
+def timeline(step: PredictedStep) -> dict[str, Any]:
     """`seconds` of the step; `tracks`: of each a name, lanes (loops stand in others), and slices: lane, number of the name in
     `names`, start and length in microseconds, executions."""
     names: dict[str, int] = {}
     numbers: dict[Hashable, int] = {}
 
-    def number(part: Slice) -> int:
+    def number(part: ScheduleSlice) -> int:
         key = (part.name, part.location.attr, part.executions)  # to read a location takes long
         if (found := numbers.get(key)) is None:
             found = numbers[key] = names.setdefault(name_of(part), len(names))
@@ -32,7 +32,7 @@ def timeline(step: Step) -> dict[str, Any]:
     return {"seconds": step.seconds, "names": list(names), "tracks": tracks}
 
 
-def _in_lanes(slices: Iterable[Slice]) -> list[tuple[int, Slice]]:
+def _in_lanes(slices: Iterable[ScheduleSlice]) -> list[tuple[int, ScheduleSlice]]:
     """Slices in the order of their start, the longer ones first, each in the first lane that is free."""
     ends: list[float] = []
     found = []

@@ -21,7 +21,7 @@ _LOOK_UPS = frozenset(f"stablehlo.{name}" for name in ("gather", "slice", "dynam
 """Ops that join what shards have of an element, of which they read none of the padding."""
 
 
-class Alike(NamedTuple):
+class PartitionTemplate(NamedTuple):
     """What becomes of the ops that share one decision."""
 
     resharded: tuple[tuple[int, Sharding], ...]
@@ -34,15 +34,15 @@ class Alike(NamedTuple):
     "Under which nothing but the types changes, if that depends on the op."
 
 
-def alike(op: ir.Operation, name: str, rule: ShardingRule, decision: OpDecision, at: SpmdProgram) -> Alike:
+def alike(op: ir.Operation, name: str, rule: ShardingRule, decision: OpDecision, at: SpmdProgram) -> PartitionTemplate:
     """What becomes of `op`, which has that name, and of all that share its decision."""
     needed = tuple(resharded(op, decision, at))
     if not _has_only_types(name, rule, decision, at):
-        return Alike(needed)
+        return PartitionTemplate(needed)
     at.carried = decision.carried
     computed = at.computed(rule, decision.option)
     shards = tuple([at.shard(result, sharding) for result, sharding in zip(op.results, computed, strict=True)])
-    return Alike(needed, shards, decision.results if decision.results != computed else (), ONLY_TYPES.get(name))
+    return PartitionTemplate(needed, shards, decision.results if decision.results != computed else (), ONLY_TYPES.get(name))
 
 
 def resharded(op: ir.Operation, decision: OpDecision, at: SpmdProgram) -> Iterator[tuple[int, Sharding]]:

@@ -36,7 +36,7 @@ from meshbridge.ops.reasons import Reasons
 from meshbridge.ops.refused import refuse
 from meshbridge.ops.rule import ShardingRule, shape_of
 from meshbridge.ops.spmd import SpmdProgram, lower_op, mask_padding
-from meshbridge.partition.alike import Alike, alike, padded_loops, resharded
+from meshbridge.partition.alike import PartitionTemplate, alike, padded_loops, resharded
 from meshbridge.resharding import Options
 
 _IS_PARTITIONED = (
@@ -137,7 +137,7 @@ class _FunctionPartitioner:
         self.function = decisions.function
         self.mesh = decisions.mesh
         self.block = self.function.regions[0].blocks[0]
-        self._alike: dict[int, Alike] = {}
+        self._alike: dict[int, PartitionTemplate] = {}
         "By the identity of their decision, as layers that repeat share theirs."
         self._annotations: list[ir.Operation] = []
         self._inliner = Inliner({}, {})

@@ -25,7 +25,7 @@ def dialects(data: bytes) -> frozenset[str]:
     named = producer(data)
     if named is None:
         raise ValueError("not MLIR bytecode")
-    sections = dict(_sections(_Reader(data, len(MAGIC) + 1 + len(named) + 1)))
+    sections = dict(_sections(_ByteReader(data, len(MAGIC) + 1 + len(named) + 1)))
     strings = list(_strings(sections[_STRINGS]))
     reader = sections[_DIALECTS]
     found = []
@@ -37,7 +37,7 @@ def dialects(data: bytes) -> frozenset[str]:
     return frozenset(found)
 
 
-class _Reader:
+class _ByteReader:
     """Bytes, and how far they are read."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
@@ -58,21 +58,21 @@ class _Reader:
         following = (first & -first).bit_length() - 1
         return int.from_bytes(bytes((first,)) + self.take(following), "little") >> (following + 1)
 
-    def section(self) -> tuple[int, _Reader]:
+    def section(self) -> tuple[int, _ByteReader]:
         """The number of the section that begins here, and its content."""
         number, length = self.take(1)[0], self.integer()
         if number & 0x80:
             alignment = self.integer()
             self.take(-self.at % alignment)
-        return number & 0x7F, _Reader(self.take(length))
+        return number & 0x7F, _ByteReader(self.take(length))
 
 
-def _sections(reader: _Reader) -> Iterator[tuple[int, _Reader]]:
+def _sections(reader: _ByteReader) -> Iterator[tuple[int, _ByteReader]]:
     while reader.at < len(reader.data):
         yield reader.section()
 
 
-def _strings(reader: _Reader) -> Iterator[bytes]:
+def _strings(reader: _ByteReader) -> Iterator[bytes]:
     """Their lengths, zero bytes included, stand before them, the last one first."""
     for length in reversed([reader.integer() for _ in range(reader.integer())]):
         yield reader.take(length)[:-1]

@@ -19,7 +19,7 @@ from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.pipeline import OnStage, Options, Timing
 from meshbridge.read.formats import copy_module
 from meshbridge.reports.exposure import Exposure, exposure
-from meshbridge.reports.families import Family, Leaf, Split
+from meshbridge.reports.families import Family, FamilyMember, Split
 from meshbridge.reports.report import Report, partition_and_report
 from meshbridge.text import quoted, spec_text
 
@@ -61,11 +61,11 @@ def partition_and_observe(
     return Before(report, timings, annotated[0], exposed[0])
 
 
-class Change(NamedTuple):
+class TriedChange(NamedTuple):
     """Something to try: leaves that are sharded otherwise, or lines whose constraints are taken out."""
 
     text: str
-    leaves: tuple[Leaf, ...] = ()
+    leaves: tuple[FamilyMember, ...] = ()
     split: Split | None = None
     constraint: SourceLocation | None = None
 
@@ -87,22 +87,22 @@ class Change(NamedTuple):
             change(main, leaf.index, sharding)
 
 
-def changes_of(family: Family, main: ir.Operation, mesh: Mesh) -> list[Change]:
+def changes_of(family: Family, main: ir.Operation, mesh: Mesh) -> list[TriedChange]:
     """Other shardings for a family: meshbridge's choice, where somebody has chosen; an axis more, moved, or fewer. None of
     a scalar, or of what is unreduced."""
     if not family.shape or family.leaves[0].unreduced:
         return []
     now = spec_of(family.sharding)
     changes = [
-        Change(f"shard {family.name} as {spec_of(split)} instead of {now}", family.leaves, split)
+        TriedChange(f"shard {family.name} as {spec_of(split)} instead of {now}", family.leaves, split)
         for split in _splits(family, mesh)
     ]
     if any(ANNOTATION_OF[leaf.side](main, leaf.index) is not None for leaf in family.leaves):
-        changes.insert(0, Change(f"leave the sharding of {family.name} open, now {now}", family.leaves))
+        changes.insert(0, TriedChange(f"leave the sharding of {family.name} open, now {now}", family.leaves))
     return changes
 
 
-def most_promising(about: Iterable[tuple[float, Sequence[Change]]]) -> list[Change]:
+def most_promising(about: Iterable[tuple[float, Sequence[TriedChange]]]) -> list[TriedChange]:
     """All changes, of which each list is about so many bytes: of what twice as many bytes are about, twice as many come first."""
     ranked = [(wire / number, change) for wire, changes in about for number, change in enumerate(changes, 1)]
     return [change for _, change in sorted(ranked, key=lambda each: -each[0])]
@@ -114,10 +114,12 @@ def exposed_bytes(family: Family, exposed: Exposure) -> float:
     return sum(found.values(), 0.0)
 
 
-def leaves_of(report: Report, main: ir.Operation) -> list[Leaf]:
+def leaves_of(report: Report, main: ir.Operation) -> list[FamilyMember]:
     """The arguments and results that are tensors."""
     return [
-        Leaf(side, index, each.name or f"{side[:-1]} {index}", each.shape, each.element_type, each.sharding, each.unreduced)
+        FamilyMember(
+            side, index, each.name or f"{side[:-1]} {index}", each.shape, each.element_type, each.sharding, each.unreduced
+        )
         for side in SIDES
         for index, each in zip(tensors(main, side), getattr(report, side), strict=True)
     ]

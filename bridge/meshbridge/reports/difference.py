@@ -250,7 +250,7 @@ def _resharded(side: str, first: Sequence[Held], second: Sequence[Held]) -> Iter
             yield Resharded(side, name, one.shape, one.element_type, *shardings)
 
 
-class _Place(NamedTuple):
+class _ComparisonKey(NamedTuple):
     """What collectives share that are compared with each other."""
 
     modules: tuple[str, ...]
@@ -259,7 +259,7 @@ class _Place(NamedTuple):
     axes: tuple[str, ...]
 
     @property
-    def any_phase(self) -> _Place:
+    def any_phase(self) -> _ComparisonKey:
         return self._replace(phase="unknown")
 
 
@@ -279,19 +279,19 @@ def _none(report: Report) -> Amount:
     return Amount(seconds=None if report.step is None else 0.0)
 
 
-_Part = tuple[_Place, Collective, float]
+_Part = tuple[_ComparisonKey, Collective, float]
 """A share in a collective, and where it belongs."""
 
 
 def _placed(collectives: Sequence[Collective]) -> Iterator[_Part]:
     for each in collectives:
         for origin in each.origins:
-            yield _Place(origin.modules, origin.phase, each.kind, each.axes), each, origin.share
+            yield _ComparisonKey(origin.modules, origin.phase, each.kind, each.axes), each, origin.share
 
 
-def _amounts(parts: Iterable[_Part], unknown: Container[_Place]) -> dict[_Place, Amount]:
+def _amounts(parts: Iterable[_Part], unknown: Container[_ComparisonKey]) -> dict[_ComparisonKey, Amount]:
     """By place; those are `unknown` of which the phase is not known."""
-    found: dict[_Place, list[tuple[Collective, float]]] = defaultdict(list)
+    found: dict[_ComparisonKey, list[tuple[Collective, float]]] = defaultdict(list)
     for place, collective, share in parts:
         found[place.any_phase if place.any_phase in unknown else place].append((collective, share))
     return {place: _amount(of_place) for place, of_place in found.items()}

@@ -24,7 +24,7 @@ from meshbridge.reports.changes import (
     ANNOTATION_OF,
     CONSTRAINT_OF,
     SIDES,
-    Change,
+    TriedChange,
     changes_of,
     exposed_bytes,
     leaves_of,
@@ -34,7 +34,7 @@ from meshbridge.reports.changes import (
 )
 from meshbridge.reports.difference import Difference, came_partitioned, difference
 from meshbridge.reports.explanation_table import explanation_table
-from meshbridge.reports.families import Family, Leaf, Split, families
+from meshbridge.reports.families import Family, FamilyMember, Split, families
 from meshbridge.reports.report import Report, partition_and_report
 
 SCHEMA = 1
@@ -204,9 +204,9 @@ def partition_and_explain(
     return Explanation(report, tuple(explained))
 
 
-def _matching(patterns: Iterable[str], leaves: Sequence[Leaf]) -> set[Leaf]:
+def _matching(patterns: Iterable[str], leaves: Sequence[FamilyMember]) -> set[FamilyMember]:
     """The leaves that some pattern means, all without patterns. Raises MeshError for a pattern that means none."""
-    found: set[Leaf] = set()
+    found: set[FamilyMember] = set()
     for pattern in patterns:
         matching = {leaf for leaf in leaves if matches(pattern, leaf.name)}
         if not matching:
@@ -229,7 +229,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _tried(change: Change, annotated: ir.Module, before: Report, options: Options) -> Other:
+def _tried(change: TriedChange, annotated: ir.Module, before: Report, options: Options) -> Other:
     """What comes of a change."""
     copy = copy_module(annotated)
     with copy.context, ir.Location.unknown(), warnings.catch_warnings():
@@ -260,7 +260,7 @@ def _deciders(family: Family, main: ir.Operation, mesh: Mesh | None) -> tuple[De
     return tuple(Decider(by, tuple(names[by])) for by, _ in counts.most_common())
 
 
-def _decider(leaf: Leaf, main: ir.Operation, mesh: Mesh | None) -> str:
+def _decider(leaf: FamilyMember, main: ir.Operation, mesh: Mesh | None) -> str:
     """Who has decided how a leaf is sharded: its annotation, the constraint that stands at it, or meshbridge."""
     if mesh is None:
         return "the program names no mesh"

@@ -20,7 +20,7 @@ Split = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
-class Leaf:
+class FamilyMember:
     """An argument or result."""
 
     side: str
@@ -40,7 +40,7 @@ class Leaf:
 class Family:
     """Leaves of one shape and sharding whose paths end in the same keys, numbers aside."""
 
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[FamilyMember, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -63,13 +63,13 @@ class Family:
         return name + counted + (f" and {rest[0]}" if len(rest) == 1 else f" and {len(rest)} more with it" if rest else "")
 
 
-def families(leaves: Sequence[Leaf]) -> list[Family]:
+def families(leaves: Sequence[FamilyMember]) -> list[Family]:
     """All leaves, each in one family, in the order of their first members. Takes time in their number."""
-    by_path: dict[Path, list[Leaf]] = {}
+    by_path: dict[Path, list[FamilyMember]] = {}
     for leaf in leaves:
         kind = (leaf.shape, leaf.element_type, leaf.sharding, leaf.unreduced)
         by_path.setdefault(Path(kind, _keys(leaf.name)), []).append(leaf)
-    joined: dict[Path, list[Leaf]] = {}
+    joined: dict[Path, list[FamilyMember]] = {}
     positions: dict[Path, Path] = {}
     for path in sorted(by_path, key=lambda path: len(path.own)):
         ends = [Path(path.kind, path.keys[start:]) for start in range(len(path.keys))]

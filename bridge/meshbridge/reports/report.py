@@ -13,9 +13,9 @@ from meshbridge.analysis.origins import Phases, origins_of
 from meshbridge.cost import trace
 from meshbridge.cost.by_module import ModuleTraffic, by_module
 from meshbridge.cost.communication import Collective, Communication, communicating, wire_bytes_on
-from meshbridge.cost.flops import Work, amount, products, work
+from meshbridge.cost.flops import OpWork, amount, products, work
 from meshbridge.cost.memory import Memory, memory
-from meshbridge.cost.step import Step, collective_times, predict
+from meshbridge.cost.step import PredictedStep, collective_times, predict
 from meshbridge.dialect.boundary import read_boundary
 from meshbridge.dialect.module_mesh import declared_meshes, find_mesh, mesh_or_single
 from meshbridge.dialect.names import Names, names_of
@@ -96,9 +96,9 @@ class Report(Communication):
     mesh: Mesh
     arguments: tuple[Held, ...]
     results: tuple[Held, ...]
-    work: Work
+    work: OpWork
     "What one device computes."
-    needed_work: Work | None
+    needed_work: OpWork | None
     "What the program computes before it is partitioned, divided by the devices; None if it came partitioned."
     memory: Memory
     not_partitioned: tuple[NotPartitioned, ...]
@@ -106,7 +106,7 @@ class Report(Communication):
     "Loops without a known trip count: their bodies are counted once."
     unknown_branches: tuple[Choice, ...] = ()
     "Where nothing says which of several branches is taken, and they do not send the same number of bytes."
-    step: Step | None = None
+    step: PredictedStep | None = None
     "The predicted step, on a machine whose topology was given."
     model_products: Mapping[str, float] | None = None
     """FLOPs of all products of the program before it was partitioned, by the element type of the operands, but for those that it
@@ -132,7 +132,7 @@ class Report(Communication):
         return by_module(self.collectives)
 
     @property
-    def redundant_work(self) -> Work | None:
+    def redundant_work(self) -> OpWork | None:
         """What one device computes beyond its share: the same as another one, or padding of uneven shards."""
         return None if self.needed_work is None else self.work - self.needed_work
 
@@ -224,7 +224,7 @@ def partition_and_report(
     """
     if options.emit == "annotated":
         raise MeshError("error: a program in the form 'annotated' is not partitioned yet, there is nothing to report")
-    needed: Work | None = None
+    needed: OpWork | None = None
     asked: dict[str, float] | None = None
     phases: Phases | None = None
     names: Names | None = None
@@ -264,7 +264,7 @@ def _check_tokens(tokens: float, target: Target | None) -> None:
 
 def report_of(
     module: ir.Module,
-    needed: Work | None,
+    needed: OpWork | None,
     target: Target | None = None,
     *,
     phases: Phases | None = None,
@@ -296,7 +296,7 @@ def report_of(
     )
 
 
-def _predicted(module: ir.Module, target: Target | None, *, is_asked: bool) -> tuple[Step | None, str]:
+def _predicted(module: ir.Module, target: Target | None, *, is_asked: bool) -> tuple[PredictedStep | None, str]:
     """The step on a `target`, or why there is none. Raises MeshError instead if somebody asked for nothing else."""
     try:
         return None if target is None else predict(module, target), ""
@@ -316,7 +316,7 @@ _SIDES = {"arguments": "arg_attrs", "results": "res_attrs"}
 
 
 def _collectives(
-    module: ir.Module, ops: Iterable[Execution], meshes: dict[str, Mesh], phases: Phases, step: Step | None
+    module: ir.Module, ops: Iterable[Execution], meshes: dict[str, Mesh], phases: Phases, step: PredictedStep | None
 ) -> Iterator[Collective]:
     times = {} if step is None else collective_times(module, step.target.machine, step.target)
     for op, _, _, collective in communicating(ops, meshes):

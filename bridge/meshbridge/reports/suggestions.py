@@ -22,7 +22,7 @@ from meshbridge.pipeline import OnStage, Options, Timing
 from meshbridge.read.formats import copy_module
 from meshbridge.reports.changes import (
     SIDES,
-    Change,
+    TriedChange,
     changes_of,
     exposed_bytes,
     leaves_of,
@@ -42,7 +42,7 @@ LEAST = 0.01
 """The share of wire bytes, or of the predicted step, that a change has to save to be suggested."""
 
 
-class _Figures(NamedTuple):
+class _PlanFigures(NamedTuple):
     """Of a plan."""
 
     seconds: float | None
@@ -51,7 +51,7 @@ class _Figures(NamedTuple):
     chosen: tuple[Split, ...] = ()
     "How the leaves of the change are sharded in it, each way once."
 
-    def saves(self, before: _Figures) -> float:
+    def saves(self, before: _PlanFigures) -> float:
         """The share of the step that is saved, or of the wire bytes where no step is predicted."""
         if self.seconds is not None and before.seconds:
             return 1 - self.seconds / before.seconds
@@ -72,7 +72,7 @@ def partition_and_suggest(
         raise MeshError("error: suggest has no effect on a program that is partitioned already")
     report, timings, annotated, exposed = partition_and_observe(module, options, tokens=tokens, on_stage=on_stage)
     changes = _changes(annotated, report, exposed)[: TRIES * (count + 1)]
-    before = _Figures(report.seconds, report.wire_bytes, report.peak_bytes)
+    before = _PlanFigures(report.seconds, report.wire_bytes, report.peak_bytes)
     found = [(change, figures) for change in changes if (figures := _try(change, annotated, options)) is not None]
     better = [each for each in found if each[1].saves(before) >= LEAST]
     said = {(change.leaves, change.split) for change, _ in better if change.split is not None}
@@ -85,12 +85,12 @@ def partition_and_suggest(
     return replace(report, suggestions=suggestions, tried=len(changes)), timings
 
 
-def _is_none(change: Change, figures: _Figures) -> bool:
+def _is_none(change: TriedChange, figures: _PlanFigures) -> bool:
     """Whether a sharding that is left open is chosen as it is written."""
     return change.is_open and set(figures.chosen) == {leaf.sharding for leaf in change.leaves}
 
 
-def _try(change: Change, annotated: ir.Module, options: Options) -> _Figures | None:
+def _try(change: TriedChange, annotated: ir.Module, options: Options) -> _PlanFigures | None:
     """The figures of the program with that change; None where it cannot be partitioned so."""
     copy, target = copy_module(annotated), options.target
     with copy.context, ir.Location.unknown(), warnings.catch_warnings():
@@ -102,10 +102,10 @@ def _try(change: Change, annotated: ir.Module, options: Options) -> _Figures | N
         except MeshError:
             return None
     main = main_function(copy)
-    return _Figures(seconds, communication(copy).wire_bytes, memory(main).peak, _chosen(change, main, mesh_or_single(copy)))
+    return _PlanFigures(seconds, communication(copy).wire_bytes, memory(main).peak, _chosen(change, main, mesh_or_single(copy)))
 
 
-def _chosen(change: Change, main: ir.Operation, mesh: Mesh) -> tuple[Split, ...]:
+def _chosen(change: TriedChange, main: ir.Operation, mesh: Mesh) -> tuple[Split, ...]:
     """How the leaves of a change are sharded in a partitioned program, each way once."""
     names = names_in(main)
     found = {
@@ -116,7 +116,7 @@ def _chosen(change: Change, main: ir.Operation, mesh: Mesh) -> tuple[Split, ...]
     return tuple(dict.fromkeys(found[leaf.side, leaf.index] for leaf in change.leaves))
 
 
-def _suggestion(change: Change, figures: _Figures) -> Suggestion:
+def _suggestion(change: TriedChange, figures: _PlanFigures) -> Suggestion:
     sides = {side: tuple(leaf.name for leaf in change.leaves if leaf.side == side) for side in SIDES}
     return Suggestion(
         change=change.text + (f": meshbridge chooses {' and '.join(map(spec_of, figures.chosen))}" if change.is_open else ""),
@@ -129,18 +129,18 @@ def _suggestion(change: Change, figures: _Figures) -> Suggestion:
     )
 
 
-def _changes(annotated: ir.Module, report: Report, exposed: Exposure) -> list[Change]:
+def _changes(annotated: ir.Module, report: Report, exposed: Exposure) -> list[TriedChange]:
     """What could be tried, the most promising first."""
     mesh = find_mesh(annotated)
     if mesh is None or mesh.size == 1:
         return []
     main = main_function(annotated)
     found = families([leaf for leaf in leaves_of(report, main) if leaf.shape and not leaf.unreduced])
-    about: list[tuple[float, list[Change]]] = [
+    about: list[tuple[float, list[TriedChange]]] = [
         (exposed_bytes(family, exposed), changes_of(family, main, mesh)) for family in found
     ]
     about += [
-        (_asked(line, report), [Change(f"take out the constraint at {line}", constraint=line)]) for line in _lines(annotated)
+        (_asked(line, report), [TriedChange(f"take out the constraint at {line}", constraint=line)]) for line in _lines(annotated)
     ]
     return most_promising(about)
 

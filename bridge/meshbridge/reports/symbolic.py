@@ -45,7 +45,7 @@ Point = tuple[int, ...]
 """A size for each symbol."""
 
 
-class Row(NamedTuple):
+class FormulaRow(NamedTuple):
     """What collectives share that have one formula: those of one source line together, also where they travel with others."""
 
     kind: str
@@ -138,7 +138,7 @@ def formulas(read: Read, dims: Mapping[str, int], options: Options) -> Formulas:
     _sympy()
     if has_topology(options.machine) or options.written_limit < inf:
         raise MeshError("error: formulas are of one plan, expected a machine without a topology, and no limit of memory")
-    plan = _Plan(read, dict(dims), replace(options, memory_limit=UNLIMITED))
+    plan = _BasePlan(read, dict(dims), replace(options, memory_limit=UNLIMITED))
     found: list[MeshError] = []
     best: Formulas | None = None
     for factor in _FACTORS if dims else (1,):
@@ -156,7 +156,7 @@ def formulas(read: Read, dims: Mapping[str, int], options: Options) -> Formulas:
     return best
 
 
-def _formulas_around(plan: _Plan, factor: int) -> Formulas:
+def _formulas_around(plan: _BasePlan, factor: int) -> Formulas:
     """The formulas from sizes around so many times the base. Axes are held along which a row has no formula."""
     held = dict(plan.held)
     while True:
@@ -197,7 +197,7 @@ _RING = {
 
 
 @dataclass
-class _Plan:
+class _BasePlan:
     """A program, and the plan that is made for its base."""
 
     read: Read
@@ -222,7 +222,7 @@ class _Plan:
         self.base = self.dims | self.axes
         self.uneven = uneven_places(self.decisions)
         self.unknown_loops = tuple(user_line(op.location) for op, _ in executed(module) if is_unknown_loop(op))
-        self._rows: dict[Point, dict[Row, Fraction] | MeshError] = {}
+        self._rows: dict[Point, dict[FormulaRow, Fraction] | MeshError] = {}
 
     def _stages(self, after: str, until: str) -> tuple[Any, ...]:
         options = replace(self.options, emit="mesh", explain=True)
@@ -236,7 +236,7 @@ class _Plan:
         _separate_constants(module)
         return module
 
-    def rows(self, point: Point) -> dict[Row, Fraction]:
+    def rows(self, point: Point) -> dict[FormulaRow, Fraction]:
         """Wire bytes by row under the plan, at a size for each symbol of the base. Raises MeshError where it has none."""
         if point not in self._rows:
             try:
@@ -248,7 +248,7 @@ class _Plan:
             raise found
         return found
 
-    def _measured(self, point: Point) -> dict[Row, Fraction]:
+    def _measured(self, point: Point) -> dict[FormulaRow, Fraction]:
         count = len(self.dims)
         module = self._legal(point[:count])
         with module.context, ir.Location.unknown():
@@ -262,7 +262,7 @@ class _Plan:
         run(self._stages("decided", "optimised"), module, known=known, verified="none")
         return _by_row(module)
 
-    def devices(self, row: Row, point: Point) -> int:
+    def devices(self, row: FormulaRow, point: Point) -> int:
         """How many devices the groups of a row have."""
         sizes = dict(zip(self.base, point, strict=True)) | {name: size for name, (size, _) in self.held.items()}
         return prod(sizes[axis] if axis in sizes else _part(axis) for axis in row.axes)
@@ -339,14 +339,14 @@ def _resize(module: ir.Module, mesh: Mesh, sizes: Mapping[str, int]) -> None:
                     del view.operation.attributes[name]
 
 
-def _by_row(module: ir.Module) -> dict[Row, Fraction]:
+def _by_row(module: ir.Module) -> dict[FormulaRow, Fraction]:
     """What a partitioned program sends; what travels together counts for each of its parts."""
     meshes = declared_meshes(module.body)
-    found: dict[Row, Fraction] = {}
+    found: dict[FormulaRow, Fraction] = {}
     for op, _, _, each in communicating(executed(module, weigh=wire_bytes_on(meshes)), meshes):
         for location, share in members(op.location):
             if wire := _exact(each.total_bytes * share):
-                row = Row(each.kind, each.axes, user_line(location))
+                row = FormulaRow(each.kind, each.axes, user_line(location))
                 found[row] = found.get(row, Fraction(0)) + wire
     return found
 
@@ -363,7 +363,7 @@ Line = dict[int, Fraction]
 class _NoFormulaError(MeshError):
     """The bytes of a row are no polynomial of the symbols."""
 
-    def __init__(self, row: Row, message: str) -> None:
+    def __init__(self, row: FormulaRow, message: str) -> None:
         super().__init__(message)
         self.row = row
 
@@ -372,7 +372,7 @@ class _Fit:
     """Formulas from sizes around a reference point, which is the base with the dimensions so many times larger. Axes that are
     `held` stay as they are."""
 
-    def __init__(self, plan: _Plan, factor: int, held: Mapping[str, tuple[int, str]]) -> None:
+    def __init__(self, plan: _BasePlan, factor: int, held: Mapping[str, tuple[int, str]]) -> None:
         self.plan = plan
         count = len(plan.dims)
         self.names = list(plan.base)
@@ -430,7 +430,7 @@ class _Fit:
         base = {name: size for name, size in self.plan.base.items() if name in free}
         return Formulas(tuple(made), base, tuple(self.plan.dims), self.held, self.plan.unknown_loops)
 
-    def _expression(self, row: Row) -> Any:
+    def _expression(self, row: FormulaRow) -> Any:
         """The formula of a row; None where it has none."""
         lines = []
         for number in range(len(self.names)):
@@ -441,7 +441,7 @@ class _Fit:
         found = self._separable(row, lines)
         return self._whole(row, lines) if found is None else found
 
-    def _sent(self, row: Row, point: Point) -> Fraction:
+    def _sent(self, row: FormulaRow, point: Point) -> Fraction:
         """What a row sends in one collective, less the factor of its ring."""
         ring = Fraction(1)
         if row.kind in _RING:
@@ -449,7 +449,7 @@ class _Fit:
             ring = Fraction(_RING[row.kind] * (devices - 1), devices)
         return self.plan.rows(point)[row] / ring
 
-    def _ring(self, row: Row) -> Any:
+    def _ring(self, row: FormulaRow) -> Any:
         if row.kind not in _RING:
             return _sympy().Integer(1)
         sizes: list[Any] = []
@@ -461,7 +461,7 @@ class _Fit:
         devices = prod(sizes, start=_sympy().Integer(1))
         return _RING[row.kind] * (devices - 1) / devices
 
-    def _separable(self, row: Row, lines: Sequence[list[Fraction]]) -> Any:
+    def _separable(self, row: FormulaRow, lines: Sequence[list[Fraction]]) -> Any:
         """The product of one factor for each symbol; None where the bytes are no such product."""
         middle = self._sent(row, self.reference)
         factors = [
@@ -470,7 +470,7 @@ class _Fit:
         ]
         return self._checked(row, prod(factors, start=_rational(middle)) * self._ring(row))
 
-    def _line(self, row: Row, number: int) -> list[Fraction] | None:
+    def _line(self, row: FormulaRow, number: int) -> list[Fraction] | None:
         """The polynomial of one symbol, by its coefficients, through the first of its sizes; None if the others do not agree."""
         points = [(self._place(number, size), self._sent(row, self._with({number: size}))) for size in self.sizes[number]]
         is_known = self.is_axis[number] and row.kind in _RING  # an axis splits what is sent once, or not at all
@@ -485,7 +485,7 @@ class _Fit:
     def _variable(self, number: int) -> Any:
         return 1 / self.symbols[number] if self.is_axis[number] else self.symbols[number]
 
-    def _whole(self, row: Row, lines: Sequence[list[Fraction]]) -> Any:
+    def _whole(self, row: FormulaRow, lines: Sequence[list[Fraction]]) -> Any:
         """A sum of products: of all combinations of as many sizes as the polynomial of each symbol has terms."""
         counts = [len(line) for line in lines]
         if prod(counts) > _MOST:
@@ -511,7 +511,7 @@ class _Fit:
             for power in range(counts[-1])
         )
 
-    def _checked(self, row: Row, expression: Any) -> Any:
+    def _checked(self, row: FormulaRow, expression: Any) -> Any:
         """`expression`, if it is right at the base, and where every symbol has another size; else None."""
         base = tuple(self.plan.base.values())
         points = [point for point in (base, *self._apart()) if self._has_plan(point)]

@@ -32,7 +32,7 @@ def report_table(report: Report, by: By = "collective") -> str:
     return joined([*rows, *_totals(report), *remarks_on(report), *_suggestions(report)])
 
 
-class _Row(NamedTuple):
+class _TableRow(NamedTuple):
     """What collectives share that stand in one row."""
 
     kind: str
@@ -47,10 +47,10 @@ class _Row(NamedTuple):
 
 def _by_collective(report: Report) -> Iterator[str]:
     """Equal collectives of one line together, most bytes first, each with its reason; then the modules that communicate most."""
-    executions: Counter[_Row] = Counter()
+    executions: Counter[_TableRow] = Counter()
     for each in report.collectives:
         head = (each.kind, each.axes, each.group_size, each.wire_bytes, each.seconds)
-        executions[_Row(*head, _where(each), each.why, each.asked)] += each.executions
+        executions[_TableRow(*head, _where(each), each.why, each.asked)] += each.executions
     ordered = sorted(executions.items(), key=lambda item: -item[0].wire_bytes * item[1])
     header = ("collective", "axes", "devices", "each", "executed", "wire bytes", "share", *_time_header(report), "where")
     rows = [_collective_row(report, row, count) for row, count in ordered]
@@ -64,7 +64,7 @@ def _by_collective(report: Report) -> Iterator[str]:
         yield from ("", *_by_module(report, LEAST), "")
 
 
-def _collective_row(report: Report, row: _Row, count: int) -> tuple[str, ...]:
+def _collective_row(report: Report, row: _TableRow, count: int) -> tuple[str, ...]:
     total = row.wire_bytes * count
     sizes = (size_text(row.wire_bytes), f"{count:,}", size_text(total), _share(total, report))
     times = _times(report, None if row.seconds is None else row.seconds * count)
@@ -124,7 +124,7 @@ def _by_line(report: Report) -> Iterator[str]:
     yield from table([header, *drawn], left={0, len(header) - 2, len(header) - 1}).splitlines()
 
 
-class _Line(NamedTuple):
+class _TableLine(NamedTuple):
     where: SourceLocation
     wire_bytes: float
     executions: int
@@ -133,11 +133,11 @@ class _Line(NamedTuple):
     modules: str
 
 
-def _line_of(entry: tuple[SourceLocation, list[tuple[Collective, Origin]]]) -> _Line:
+def _line_of(entry: tuple[SourceLocation, list[tuple[Collective, Origin]]]) -> _TableLine:
     where, parts = entry
     known = [collective.total_seconds for collective, _ in parts]
     first, *others = dict.fromkeys("/".join(origin.modules) or "-" for _, origin in parts)
-    return _Line(
+    return _TableLine(
         where,
         sum(collective.total_bytes * origin.share for collective, origin in parts),
         sum({id(collective): collective.executions for collective, _ in parts}.values()),

@@ -48,7 +48,7 @@ class Recipe:
 
 
 @dataclass
-class _Exchange:
+class _Relabelling:
     """The links that remain when everything is sliced, as sources and targets of a relabelling."""
 
     sources: list[Digit] = field(default_factory=list)
@@ -183,10 +183,10 @@ def _exchange(buffer: LocalBuffer, labels: Labels, goal: Labels, recipe: Recipe)
         del labels[left]
 
 
-def links(labels: Labels, goal: Labels) -> _Exchange:
+def links(labels: Labels, goal: Labels) -> _Relabelling:
     """The paths and cycles of digits between what the positions are labelled with and what they shall be."""
     entered = {digit: position for position, digit in goal.items()}
-    exchange, seen = _Exchange(), set[Digit]()
+    exchange, seen = _Relabelling(), set[Digit]()
     starts = [digit for position, digit in labels.items() if position not in goal]  # paths that leave a position for good
     starts += [digit for digit in entered if digit not in labels.values()]  # paths that come from no position
     held = {digit: position for position, digit in labels.items()}

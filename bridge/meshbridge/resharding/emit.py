@@ -26,7 +26,7 @@ from meshbridge.ir.sharding import Mesh
 from meshbridge.resharding import steps as s
 from meshbridge.resharding.emit_tiles import exchange_tiles
 from meshbridge.resharding.plan import Plan
-from meshbridge.resharding.site import Site
+from meshbridge.resharding.site import StepSite
 from meshbridge.resharding.steps import Step
 from meshbridge.resharding.tiles import TileExchange
 
@@ -38,36 +38,36 @@ def emit(plan: Plan, value: ir.Value, mesh: Mesh, at: Builder | None = None) -> 
     """
     if tuple(shape_of(value)) != plan.start:
         raise MeshError(f"the plan starts from a shard of shape {list(plan.start)}, found {value.type}")
-    site = Site(mesh, at or Builder.current())
+    site = StepSite(mesh, at or Builder.current())
     for step in plan.steps:
         value = _emit_step(step, value, site)
     return value
 
 
 @singledispatch
-def _emit_step(step: Step, value: ir.Value, site: Site) -> ir.Value:
+def _emit_step(step: Step, value: ir.Value, site: StepSite) -> ir.Value:
     """Writes one step; by the step's class."""
     raise NotImplementedError(type(step).__name__)
 
 
 @_emit_step.register
-def _reshape(step: s.Reshape, value: ir.Value, site: Site) -> ir.Value:
+def _reshape(step: s.Reshape, value: ir.Value, site: StepSite) -> ir.Value:
     return site.emit.reshape(value, step.shape)
 
 
 @_emit_step.register
-def _transpose(step: s.Transpose, value: ir.Value, site: Site) -> ir.Value:
+def _transpose(step: s.Transpose, value: ir.Value, site: StepSite) -> ir.Value:
     return site.emit.transpose(value, step.permutation)
 
 
 @_emit_step.register
-def _pad(step: s.Pad, value: ir.Value, site: Site) -> ir.Value:
+def _pad(step: s.Pad, value: ir.Value, site: StepSite) -> ir.Value:
     high = [after - before - low for after, before, low in zip(step.shape, shape_of(value), step.low, strict=True)]
     return site.emit.pad(value, 0, step.low, high)
 
 
 @_emit_step.register
-def _crop(step: s.Crop, value: ir.Value, site: Site) -> ir.Value:
+def _crop(step: s.Crop, value: ir.Value, site: StepSite) -> ir.Value:
     return site.emit.cut(value, step.start, [start + size for start, size in zip(step.start, step.shape, strict=True)])
 
 
@@ -76,7 +76,7 @@ _IDENTITY = {"sum": 0, "product": 1, "bitwise_xor": 0}
 
 
 @_emit_step.register
-def _mask(step: s.Mask, value: ir.Value, site: Site) -> ir.Value:
+def _mask(step: s.Mask, value: ir.Value, site: StepSite) -> ir.Value:
     if step.kind not in _IDENTITY:
         return value
     first = site.emit.compare("EQ", site.number(step.digits), 0)
@@ -84,7 +84,7 @@ def _mask(step: s.Mask, value: ir.Value, site: Site) -> ir.Value:
 
 
 @_emit_step.register
-def _place(step: s.Place, value: ir.Value, site: Site) -> ir.Value:
+def _place(step: s.Place, value: ir.Value, site: StepSite) -> ir.Value:
     emit, size, element = site.emit, shape_of(value)[step.dim], element_of(value)
     ignored = neutral(step.kind, element)
     starts = [emit.scalar(0)] * len(step.shape)
@@ -93,7 +93,7 @@ def _place(step: s.Place, value: ir.Value, site: Site) -> ir.Value:
 
 
 @_emit_step.register
-def _slice(step: s.Slice, value: ir.Value, site: Site) -> ir.Value:
+def _slice(step: s.Slice, value: ir.Value, site: StepSite) -> ir.Value:
     if (axes := site.axes(step.digits)) is not None:
         return build.all_slice(value, site.mesh, mesh_axes=axes, slice_axis=step.dim, at=site.emit)
     size = step.shape[step.dim]
@@ -103,7 +103,7 @@ def _slice(step: s.Slice, value: ir.Value, site: Site) -> ir.Value:
 
 
 @_emit_step.register
-def _all_gather(step: s.AllGather, value: ir.Value, site: Site) -> ir.Value:
+def _all_gather(step: s.AllGather, value: ir.Value, site: StepSite) -> ir.Value:
     if (axes := site.axes(step.digits)) is not None:
         return build.all_gather(value, site.mesh, mesh_axes=axes, gather_axis=step.dim, at=site.emit)
     attrs = {"all_gather_dim": integer(step.dim)} | site.groups.collective(site.mesh, step.digits)
@@ -111,14 +111,14 @@ def _all_gather(step: s.AllGather, value: ir.Value, site: Site) -> ir.Value:
 
 
 @_emit_step.register
-def _all_reduce(step: s.AllReduce, value: ir.Value, site: Site) -> ir.Value:
+def _all_reduce(step: s.AllReduce, value: ir.Value, site: StepSite) -> ir.Value:
     axes = site.axes(step.digits)
     assert axes is not None, f"{step} reduces over a part of an axis"
     return build.all_reduce(value, site.mesh, mesh_axes=axes, reduction=step.kind, at=site.emit)
 
 
 @_emit_step.register
-def _reduce_scatter(step: s.ReduceScatter, value: ir.Value, site: Site) -> ir.Value:
+def _reduce_scatter(step: s.ReduceScatter, value: ir.Value, site: StepSite) -> ir.Value:
     if (axes := site.axes(step.digits)) is not None:
         return build.reduce_scatter(value, site.mesh, mesh_axes=axes, scatter_axis=step.dim, reduction=step.kind, at=site.emit)
     if step.kind not in COMBINERS:
@@ -128,11 +128,11 @@ def _reduce_scatter(step: s.ReduceScatter, value: ir.Value, site: Site) -> ir.Va
 
 
 @_emit_step.register
-def _all_to_all(step: s.AllToAll, value: ir.Value, site: Site) -> ir.Value:
+def _all_to_all(step: s.AllToAll, value: ir.Value, site: StepSite) -> ir.Value:
     return _exchanged(step.digits, step.split, step.concat, value, site)
 
 
-def _exchanged(digits: Digits, split: int, concat: int, value: ir.Value, site: Site) -> ir.Value:
+def _exchanged(digits: Digits, split: int, concat: int, value: ir.Value, site: StepSite) -> ir.Value:
     if (axes := site.axes(digits)) is not None:
         return build.all_to_all(value, site.mesh, mesh_axes=axes, split_axis=split, concat_axis=concat, at=site.emit)
     groups = site.groups.collective(site.mesh, digits, global_ids=False)
@@ -140,7 +140,7 @@ def _exchanged(digits: Digits, split: int, concat: int, value: ir.Value, site: S
 
 
 @_emit_step.register
-def _permute(step: s.Permute, value: ir.Value, site: Site) -> ir.Value:
+def _permute(step: s.Permute, value: ir.Value, site: StepSite) -> ir.Value:
     sources, targets = site.axes(step.sources), site.axes(step.targets)
     if sources is None or targets is None:
         return site.permute(value, site.groups.relabelling(site.mesh, step.sources, step.targets))
@@ -148,7 +148,7 @@ def _permute(step: s.Permute, value: ir.Value, site: Site) -> ir.Value:
 
 
 @_emit_step.register
-def _relay(step: s.Relay, value: ir.Value, site: Site) -> ir.Value:
+def _relay(step: s.Relay, value: ir.Value, site: StepSite) -> ir.Value:
     """Without swaps, rows are those of the members by their numbers along the targets: the member with the number t along them is
     to have what the one with that number along the sources had. Pairs of digits go in the order of the mesh, so that whole axes
     are named."""
@@ -185,7 +185,7 @@ _emit_step.register(TileExchange, exchange_tiles)
 
 
 @_emit_step.register
-def _rounds(step: s.Rounds, value: ir.Value, site: Site) -> ir.Value:
+def _rounds(step: s.Rounds, value: ir.Value, site: StepSite) -> ir.Value:
     """One dynamic slice, one permute and one dynamic update a round."""
     emit = site.emit
     sent, filed = step.piece(tuple(shape_of(value)), step.split), step.piece(step.shape, step.concat)
@@ -206,7 +206,7 @@ def _rounds(step: s.Rounds, value: ir.Value, site: Site) -> ir.Value:
 
 
 @_emit_step.register
-def _reblock(step: s.Reblock, value: ir.Value, site: Site) -> ir.Value:
+def _reblock(step: s.Reblock, value: ir.Value, site: StepSite) -> ir.Value:
     """The rows from each distance, and of all of them, in order, the block of this device."""
     emit, dim, count, pieces = site.emit, step.dim, group_size(step.digits), step.pieces
     longer = step.shift > 0
@@ -219,7 +219,7 @@ def _reblock(step: s.Reblock, value: ir.Value, site: Site) -> ir.Value:
     return emit.dynamic_slice(around, dim, start, step.shape[dim])
 
 
-def _rows_by_permutes(step: s.Reblock, sent: dict[int, ir.Value], site: Site) -> list[ir.Value]:
+def _rows_by_permutes(step: s.Reblock, sent: dict[int, ir.Value], site: StepSite) -> list[ir.Value]:
     """What this device receives from each distance, the nearest first; devices send `sent` of each length."""
     count, away = group_size(step.digits), -1 if step.shift > 0 else 1
     moves = [shifted(count, away * distance) for distance in range(1, len(step.pieces) + 1)]
@@ -229,7 +229,7 @@ def _rows_by_permutes(step: s.Reblock, sent: dict[int, ir.Value], site: Site) ->
     ]
 
 
-def _rows_by_all_to_alls(step: s.Reblock, sent: dict[int, ir.Value], site: Site) -> list[ir.Value]:
+def _rows_by_all_to_alls(step: s.Reblock, sent: dict[int, ir.Value], site: StepSite) -> list[ir.Value]:
     """The same: a piece of every device's rows of each length, and of those what each lacks, in one all-to-all each."""
     emit, count, away = site.emit, group_size(step.digits), -1 if step.shift > 0 else 1
     parts = {size: in_rows(emit, value, count) for size, value in sent.items()}
@@ -249,7 +249,7 @@ def _side_by_side(rows: ir.Value, widths: list[int], emit: Builder) -> list[ir.V
     return [emit.slice(rows, 1, end - width, width) for end, width in zip(accumulate(widths), widths, strict=True)]
 
 
-def _rotated(digit: Digit, shift: int, site: Site) -> ir.Value:
+def _rotated(digit: Digit, shift: int, site: StepSite) -> ir.Value:
     """This device's value of `digit` with `shift` added, modulo the radix."""
     number = site.number((digit,))
     return site.emit.elementwise("remainder", site.emit.add(number, shift % digit.radix), digit.radix) if shift else number

@@ -19,20 +19,20 @@ from meshbridge.ir.digits import group_size, numbered
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sequences import entry
 from meshbridge.resharding.overlaps import Numbers
-from meshbridge.resharding.site import Site
+from meshbridge.resharding.site import StepSite
 from meshbridge.resharding.steps import Shape
 from meshbridge.resharding.tiles import Round, TileExchange, Tiles
 
 
-def exchange_tiles(step: TileExchange, value: ir.Value, site: Site) -> ir.Value:
+def exchange_tiles(step: TileExchange, value: ir.Value, site: StepSite) -> ir.Value:
     """The buffer of the target, zeros where there is no tile."""
-    return _Exchange(step, value, site).written()
+    return _TileExchange(step, value, site).written()
 
 
-class _Exchange:
+class _TileExchange:
     """The exchange while it is written: the result so far, and the tile that arrived last."""
 
-    def __init__(self, step: TileExchange, value: ir.Value, site: Site) -> None:
+    def __init__(self, step: TileExchange, value: ir.Value, site: StepSite) -> None:
         self.step = step
         self.value = value
         self.site = site
@@ -97,7 +97,7 @@ class _Table:
     """Integers per device of the exchange: arithmetic on the device's digits where that says them, else looked up; equal ones
     once."""
 
-    def __init__(self, site: Site, step: TileExchange) -> None:
+    def __init__(self, site: StepSite, step: TileExchange) -> None:
         self.site = site
         self.digits = step.digits
         self.devices = group_size(step.digits)

@@ -34,7 +34,7 @@ def tile_exchange(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, 
     dims = tuple(d for d, (a, b) in enumerate(pairs) if a != b or (tight and not a.is_uniform))
     axes = tuple(sorted({axis for d in dims for axis in (*before[d].axes, *after[d].axes)}))
     met = [overlaps(a, b) if d in dims else whole(b.local) for d, (a, b) in enumerate(pairs)]
-    rounds = tuple(_rounds(_Search(mesh, axes, met)))
+    rounds = tuple(_rounds(_TileSearch(mesh, axes, met)))
     return TileExchange(tuple(dim.local for dim in after), source, target, dims, axis_digits(mesh, axes), rounds)
 
 
@@ -73,7 +73,7 @@ def tiles_of_a_receiver(mesh: Mesh, source: Sharding, target: Sharding) -> int:
 
 
 @dataclass
-class _Search:
+class _TileSearch:
     """All tiles, on the mesh of the active axes alone: their ends, and per dimension the entry of its overlaps."""
 
     mesh: Mesh
@@ -153,7 +153,7 @@ def _changes(*columns: Numbers) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_
     return new
 
 
-def _rounds(search: _Search) -> Iterator[Round]:
+def _rounds(search: _TileSearch) -> Iterator[Round]:
     """The tiles that are sent, by volume and colour, the largest first; then those that stay."""
     stays = search.senders == search.receivers
     moving, staying = np.flatnonzero(~stays), np.flatnonzero(stays)
@@ -171,7 +171,7 @@ def _rounds(search: _Search) -> Iterator[Round]:
     yield from _grouped(search, staying, (shapes, colours), shapes, local=True)
 
 
-def _shape_numbers(search: _Search) -> Numbers:
+def _shape_numbers(search: _TileSearch) -> Numbers:
     """A number for every tile, equal for equal shapes."""
     number = np.zeros(len(search.receivers), np.int64)
     for dim, entry in zip(search.met, search.entries, strict=True):
@@ -180,7 +180,7 @@ def _shape_numbers(search: _Search) -> Numbers:
     return number
 
 
-def _grouped(search: _Search, tiles: Numbers, keys: tuple[Numbers, Numbers], shapes: Numbers, local: bool) -> Iterator[Round]:
+def _grouped(search: _TileSearch, tiles: Numbers, keys: tuple[Numbers, Numbers], shapes: Numbers, local: bool) -> Iterator[Round]:
     """A round for each pair of keys, in their order, and in it the tiles by shape."""
     if not len(tiles):
         return

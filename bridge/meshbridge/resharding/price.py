@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from meshbridge.ir.digits import Digit
 from meshbridge.ir.groups import lists_devices
-from meshbridge.ir.relays import Exchange, Relayed, relabelled
+from meshbridge.ir.relays import Relayed, RelayedAllToAll, relabelled
 from meshbridge.ir.sharding import Axes, Mesh, Sharding
 from meshbridge.resharding.paths import Path, Paths, SplitDim, paths_between
 from meshbridge.resharding.routes import reduced_axes
@@ -68,7 +68,7 @@ class Floor(NamedTuple):
     "In how many collectives it does; 0 where that is not known."
 
 
-class _Pair(NamedTuple):
+class _ShardingPair(NamedTuple):
     """What two shardings say of a floor whatever the sizes."""
 
     parts: float
@@ -104,7 +104,7 @@ def floor(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Floor
     return Floor(max(0.0, received), even and pair.is_lean, pair.launches)
 
 
-def _padded(shape: Shape, pair: _Pair) -> int | None:
+def _padded(shape: Shape, pair: _ShardingPair) -> int | None:
     """Elements of the tensor padded so that both sides divide it evenly; None where that changes the lengths of blocks."""
     elements = 1
     for size, count, fewer in zip_longest(shape, pair.blocks, pair.fewer, fillvalue=1):
@@ -116,9 +116,9 @@ def _padded(shape: Shape, pair: _Pair) -> int | None:
 
 
 @lru_cache(maxsize=1 << 16)
-def _pair(mesh: Mesh, source: Sharding, target: Sharding) -> _Pair:
+def _pair(mesh: Mesh, source: Sharding, target: Sharding) -> _ShardingPair:
     if not (source.is_plain and target.is_plain):
-        return _Pair(inf, (), 1, 0.0, is_lean=False)
+        return _ShardingPair(inf, (), 1, 0.0, is_lean=False)
     sizes, partial = mesh.group_sizes, source.partial_axes
     splits = list(zip_longest(source.split_axes, target.split_axes, fillvalue=()))
     befores, afters = [sizes[before] for before, _ in splits], [sizes[after] for _, after in splits]
@@ -127,15 +127,15 @@ def _pair(mesh: Mesh, source: Sharding, target: Sharding) -> _Pair:
     if partial == target.partial_axes:
         is_lean = all(before[: len(after)] == after[: len(before)] for before, after in splits)
         is_lean = is_lean and (not partial or source.partial_kind == target.partial_kind)
-        return _Pair(parts, blocks, most, None, is_lean, _gathers(splits, befores, afters) if is_lean else 0, fewer)
+        return _ShardingPair(parts, blocks, most, None, is_lean, _gathers(splits, befores, afters) if is_lean else 0, fewer)
     terms = sizes[partial]
     if terms == 1 or target.partial_axes:
-        return _Pair(inf, blocks, most, 0.0, is_lean=False)
+        return _ShardingPair(inf, blocks, most, 0.0, is_lean=False)
     all_used = prod(befores) * terms == mesh.size
     stays = all(before == after[: len(before)] for before, after in splits)
     scattered = {axis for _, after in splits for axis in after}.intersection(partial)
     launches = (sizes[tuple(scattered)] > 1) + (sizes[tuple(scattered.symmetric_difference(partial))] > 1)
-    return _Pair(parts, blocks, most, (terms - 2) / mesh.size, all_used and stays, launches, fewer)
+    return _ShardingPair(parts, blocks, most, (terms - 2) / mesh.size, all_used and stays, launches, fewer)
 
 
 def _gathers(splits: list[tuple[Axes, Axes]], befores: list[int], afters: list[int]) -> int:
@@ -264,7 +264,7 @@ def _received(
 
 
 @lru_cache(maxsize=1 << 10)
-def _relabelled(twisted: tuple[Path, ...]) -> tuple[tuple[Exchange, ...], ...]:
+def _relabelled(twisted: tuple[Path, ...]) -> tuple[tuple[RelayedAllToAll, ...], ...]:
     """The ways to relabel digits along these paths, whichever they are."""
     sources: list[Digit] = []
     targets: list[Digit] = []

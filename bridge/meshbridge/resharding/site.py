@@ -13,7 +13,7 @@ from meshbridge.ir.sharding import Axes, Mesh
 
 
 @dataclass
-class Site:
+class StepSite:
     """Where steps are written, and what several of them share."""
 
     mesh: Mesh

@@ -13,7 +13,7 @@ from math import prod
 
 from meshbridge.analysis.ring import WIRE_BYTES
 from meshbridge.ir.digits import Digit, Digits, Number, group_size, whole_axes
-from meshbridge.ir.relays import Exchange, Relayed, Swaps, cheapest, relabelled
+from meshbridge.ir.relays import Relayed, RelayedAllToAll, Swaps, cheapest, relabelled
 from meshbridge.ir.sharding import Mesh
 
 Shape = tuple[int, ...]
@@ -72,7 +72,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Collective(Step):
+class CollectiveStep(Step):
     """A step that is one collective operation."""
 
     @property
@@ -154,7 +154,7 @@ class Slice(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class AllGather(Collective):
+class AllGather(CollectiveStep):
     """Concatenates the buffers of each group along `dim`."""
 
     digits: Digits
@@ -169,7 +169,7 @@ class AllGather(Collective):
 
 
 @dataclass(frozen=True, slots=True)
-class AllReduce(Collective):
+class AllReduce(CollectiveStep):
     """Reduces over each group."""
 
     digits: Digits
@@ -183,7 +183,7 @@ class AllReduce(Collective):
 
 
 @dataclass(frozen=True, slots=True)
-class ReduceScatter(Collective):
+class ReduceScatter(CollectiveStep):
     """Reduces over each group and leaves each device its piece along `dim`."""
 
     digits: Digits
@@ -198,7 +198,7 @@ class ReduceScatter(Collective):
 
 
 @dataclass(frozen=True, slots=True)
-class AllToAll(Collective):
+class AllToAll(CollectiveStep):
     """Splits along `split`, exchanges within each group, concatenates along `concat`."""
 
     digits: Digits
@@ -213,7 +213,7 @@ class AllToAll(Collective):
 
 
 @dataclass(frozen=True, slots=True)
-class Permute(Collective):
+class Permute(CollectiveStep):
     """Relabels buffers: each device receives from the one whose number along `sources` is the receiver's along `targets`.
 
     Both lists hold the same digits in different orders.
@@ -361,7 +361,9 @@ class Reblock(Step):
         if self.listed:
             return None
         count = group_size(self.digits)
-        return Relayed(elements // self.before, ((Exchange(1, count, self.lengths), Exchange(1, count, self.pieces)),))
+        return Relayed(
+            elements // self.before, ((RelayedAllToAll(1, count, self.lengths), RelayedAllToAll(1, count, self.pieces)),)
+        )
 
     def received(self, elements: int) -> float:
         relayed = self.relayed(elements)

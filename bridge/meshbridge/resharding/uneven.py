@@ -44,7 +44,7 @@ Grid = np.ndarray[Any, np.dtype[Any]]
 Kind = Literal["padded", "relabelled", "tiles", "between"]
 
 
-class Way(NamedTuple):
+class PlanCandidate(NamedTuple):
     """One way from a sharding to another."""
 
     kind: Kind
@@ -62,24 +62,24 @@ class Way(NamedTuple):
         """Modelled time."""
         return options.alpha * self.launches + options.beta * self.busiest * element_bytes(dtype)
 
-    def times(self, others: int) -> Way:
+    def times(self, others: int) -> PlanCandidate:
         """The same with dimensions beside it, that move alike, and with all that is sent in the sums."""
         if others == 1 and not self.relayed:
             return self
         busiest, received, launches = self.busiest * others, self.received * others, self.launches
         for sent, count in [each.times(others).sent for each in self.relayed]:
             busiest, received, launches = busiest + sent, received + sent, launches + count
-        return Way(self.kind, busiest, received, launches, self.between)
+        return PlanCandidate(self.kind, busiest, received, launches, self.between)
 
 
-def _then(first: Way, second: Way, between: Sharding | None = None) -> Way:
+def _then(first: PlanCandidate, second: PlanCandidate, between: Sharding | None = None) -> PlanCandidate:
     """Two ways, one after the other, with a sharding `between` or as one of the padded tensor."""
     busiest, received = first.busiest + second.busiest, first.received + second.received
     kind: Kind = "padded" if between is None else "between"
-    return Way(kind, busiest, received, first.launches + second.launches, between, (*first.relayed, *second.relayed))
+    return PlanCandidate(kind, busiest, received, first.launches + second.launches, between, (*first.relayed, *second.relayed))
 
 
-def way_between(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Way:
+def way_between(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> PlanCandidate:
     """The way between two shardings without halos and offsets: of the even pair that they are, or the best of an uneven one."""
     if is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes):
         way = even_way(shape, dtype, mesh, source, target, options)
@@ -89,7 +89,7 @@ def way_between(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: 
 
 
 @lru_cache(maxsize=1 << 18)
-def best_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Way:
+def best_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> PlanCandidate:
     """The way of the least modelled time between two shardings without halos and offsets; of equals the first one."""
     ways, stops = _ways(shape, dtype, mesh, source, target, options)
     best = min(ways, key=lambda way: way.seconds(dtype, options), default=None)
@@ -110,7 +110,7 @@ def _least(shape: Shape, mesh: Mesh, source: Sharding, between: Sharding, target
     return floor(shape, mesh, source, between).received + floor(shape, mesh, between, target).received
 
 
-def even_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Way | None:
+def even_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> PlanCandidate | None:
     """The way between two shardings that divide `shape` evenly, if they are aligned: mostly that without a stop. Where some digit
     has no dimension to scatter along, or a relabelling costs more than it must, the value may be reduced first along a dimension
     that the target divides."""
@@ -128,17 +128,19 @@ def even_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sha
     return best
 
 
-def _even_leg(mesh: Mesh, dims: Iterable[SplitDim], reduced: Axes, copied: Axes, options: Options) -> tuple[Way, bool] | None:
+def _even_leg(
+    mesh: Mesh, dims: Iterable[SplitDim], reduced: Axes, copied: Axes, options: Options
+) -> tuple[PlanCandidate, bool] | None:
     """The way without a stop, and whether one may save something."""
     found = even_price(mesh, dims, reduced, copied, options.permutes(mesh))
     if found is None:
         return None
-    return Way("padded", found.busiest, found.average, found.launches, relayed=found.relayed), found.stop
+    return PlanCandidate("padded", found.busiest, found.average, found.launches, relayed=found.relayed), found.stop
 
 
 def _ways(
     shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options
-) -> tuple[list[Way], Iterable[Sharding]]:
+) -> tuple[list[PlanCandidate], Iterable[Sharding]]:
     """All ways without a stop, the simplest first, and the shardings at which one may save something."""
     reduced, _ = reduced_axes(source, target)
     if reduced:
@@ -162,7 +164,7 @@ def _ways(
 @lru_cache(maxsize=1 << 16)
 def _direct(
     mesh: Mesh, dims: tuple[SplitDim, ...], partial: Axes, options: Options
-) -> tuple[list[Way | None], tuple[Reblock, ...]]:
+) -> tuple[list[PlanCandidate | None], tuple[Reblock, ...]]:
     """The ways without a sharding between, the padded one first, and how that changes the lengths of blocks; nothing is reduced.
 
     `dims` are those that change: with the others, which move alike, all prices grow alike.
@@ -186,11 +188,11 @@ def _direct(
         count <= MOST_TILES if padded is None else count <= MANY_TILES and permutes <= options.permutes(mesh)
     ):
         busiest, received = _received_as_tiles(mesh, dims)
-        found.append(Way("tiles", busiest, received, permutes if received else 0))
+        found.append(PlanCandidate("tiles", busiest, received, permutes if received else 0))
     return found, resized
 
 
-def _padded(mesh: Mesh, resized: tuple[Reblock, ...], even: Way | None) -> Way | None:
+def _padded(mesh: Mesh, resized: tuple[Reblock, ...], even: PlanCandidate | None) -> PlanCandidate | None:
     """The way by an even pair, of which the way is `even`, if that is aligned, and by the steps that change lengths of blocks."""
     if even is None:
         return None
@@ -200,9 +202,9 @@ def _padded(mesh: Mesh, resized: tuple[Reblock, ...], even: Way | None) -> Way |
     return _then(even, _along("padded", mesh, steps))
 
 
-def _along(kind: Kind, mesh: Mesh, steps: Sequence[tuple[Step, int]]) -> Way:
+def _along(kind: Kind, mesh: Mesh, steps: Sequence[tuple[Step, int]]) -> PlanCandidate:
     """The way of these steps, each with the elements of the buffer before it."""
-    way = Way(kind, 0, 0, 0)
+    way = PlanCandidate(kind, 0, 0, 0)
     for step, before in steps:
         if relayed := step.relayed(before):
             way = way._replace(relayed=(*way.relayed, relayed))

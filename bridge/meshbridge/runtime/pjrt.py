@@ -41,7 +41,7 @@ MEMORY_KIND = "mhlo.memory_kind"
 
 
 @dataclass(frozen=True)
-class Port:
+class ShardedPort:
     """One argument or result: its global shape, its shards' shape, and its sharding."""
 
     shape: tuple[int, ...]
@@ -110,7 +110,7 @@ def _described(argument: Any) -> str:
         return f"{dtype}{list(shape or ())}"
 
 
-def check_number(ports: Sequence[Port], arguments: Sequence[Any]) -> None:
+def check_number(ports: Sequence[ShardedPort], arguments: Sequence[Any]) -> None:
     """Raises MeshError unless there are as many arguments as the program takes."""
     if len(arguments) != len(ports):
         raise MeshError(f"error: the program takes {len(ports)} arguments, {len(arguments)} given")
@@ -121,8 +121,8 @@ class Executable:
     """A compiled local program. Call it as the JAX function that it came from, else with one global array per argument."""
 
     mesh: Mesh
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
+    inputs: tuple[ShardedPort, ...]
+    outputs: tuple[ShardedPort, ...]
     loaded: xla.Loaded
     calling: formats.Calling | None = None
     """The trees, typed keys and dropped arguments of the JAX function; None for a bare module."""
@@ -137,7 +137,7 @@ class Executable:
         """The same with sub-axes as axes of their own."""
         return self._mesh_of([(self.mesh.axis_name(axis), size) for axis, size in enumerate(self.mesh.shape)])
 
-    def _mesh_for(self, port: Port) -> jax.sharding.Mesh:
+    def _mesh_for(self, port: ShardedPort) -> jax.sharding.Mesh:
         return self._mesh_of_parts if port.in_parts(self.mesh) else self.jax_mesh
 
     def _mesh_of(self, axes: Sequence[tuple[str, int]]) -> jax.sharding.Mesh:
@@ -153,7 +153,7 @@ class Executable:
         partial = {axis for port in (*self.inputs, *self.outputs) for axis in port.partial}
         return {self.mesh.axis_name(axis) for axis in partial} | set(self.mesh.labels(sorted(partial)))
 
-    def sharding(self, port: Port) -> NamedSharding:
+    def sharding(self, port: ShardedPort) -> NamedSharding:
         """How JAX says how an argument or result is sharded. Its PartitionSpecs name whole axes: one that is sharded along the
         sub-axis `"x":(1)2` is on a mesh whose axes are parts, by the names `x:(1)2` and so on."""
         return NamedSharding(self._mesh_for(port), port.spec(self.mesh), memory_kind=port.memory)
@@ -208,7 +208,7 @@ class Executable:
             raise MeshError(f"error: an executable of a bare module cannot be part of a function that JAX traces\n  hint: {hint}")
         return self.calling.trace(arguments, named, [self.sharding(port) for port in self.inputs])
 
-    def _shard(self, port: Port, label: str, argument: Any) -> jax.Array:
+    def _shard(self, port: ShardedPort, label: str, argument: Any) -> jax.Array:
         target = self.sharding(port)
         if _is_spread(argument) and argument.sharding.device_set != target.device_set:
             has, takes = (_described_devices(each.device_set) for each in (argument.sharding, target))
@@ -245,7 +245,7 @@ class Executable:
             shape, each, [buffers[device] for device in self.loaded.devices if device in buffers]
         )
 
-    def _join(self, port: Port, shards: Sequence[Any]) -> jax.Array:
+    def _join(self, port: ShardedPort, shards: Sequence[Any]) -> jax.Array:
         memory = shards[0].sharding.memory_kind
         if port.memory not in (None, memory):
             hint = "jaxlib 0.10 or newer keeps it there"  # older ones do not say at compile time that they do not, on CPUs
@@ -347,7 +347,7 @@ def load(
     return Executable(mesh, tuple(inputs), tuple(outputs), _load(module, used, compiler_options), program.calling)
 
 
-def _check_memories(ports: Iterable[Port], device: Any) -> None:
+def _check_memories(ports: Iterable[ShardedPort], device: Any) -> None:
     """Raises MeshError for an argument or result in a kind of memory that `device` does not have."""
     kinds = [memory.kind for memory in device.addressable_memories()]
     for port in ports:
@@ -367,7 +367,7 @@ def compile_whole(module: ir.Module, device: Any) -> Executable:
     return Executable(Mesh("mesh", ()), tuple(inputs), tuple(outputs), _load(module, (device,)))
 
 
-def boundary(module: ir.Module) -> tuple[list[Port], list[Port]]:
+def boundary(module: ir.Module) -> tuple[list[ShardedPort], list[ShardedPort]]:
     """The arguments and results of the program's entry point; those of a program that is not partitioned are replicated.
 
     Raises OpError for a type that no array has.
@@ -376,13 +376,13 @@ def boundary(module: ir.Module) -> tuple[list[Port], list[Port]]:
     return _ports(main, "arg_attrs"), _ports(main, "res_attrs")
 
 
-def _ports(main: ir.Operation, side: str) -> list[Port]:
+def _ports(main: ir.Operation, side: str) -> list[ShardedPort]:
     kind = mlir.function_type(main)
     types = kind.inputs if side == "arg_attrs" else kind.results
     return [_port(main, local, entry) for local, entry in zip(types, mlir.entries(main, side), strict=True)]
 
 
-def _port(main: ir.Operation, kind: ir.Type, entry: dict[str, ir.Attribute]) -> Port:
+def _port(main: ir.Operation, kind: ir.Type, entry: dict[str, ir.Attribute]) -> ShardedPort:
     if not isinstance(kind, ir.RankedTensorType):
         raise OpError(main, f"has a boundary of type {kind}, expected ranked tensors only")
     local = ir.RankedTensorType(kind)
@@ -391,7 +391,7 @@ def _port(main: ir.Operation, kind: ir.Type, entry: dict[str, ir.Attribute]) -> 
     dtype = _dtype(main, local.element_type)
     memory = ir.StringAttr(entry[MEMORY_KIND]).value if MEMORY_KIND in entry else None
     held = read_boundary(entry, local)
-    return Port(held.shape, tuple(local.shape), dtype, held.split, held.partial, memory)
+    return ShardedPort(held.shape, tuple(local.shape), dtype, held.split, held.partial, memory)
 
 
 def _dtype(main: ir.Operation, element: ir.Type) -> np.dtype[Any]:

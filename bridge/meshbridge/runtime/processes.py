@@ -74,7 +74,7 @@ class Agreement:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if error is not None and not isinstance(error, Disagreement | Elsewhere) and _shared(self.available):
-            _Round(of(self.available)).fail(str(error) or type(error).__name__)
+            _Meeting(of(self.available)).fail(str(error) or type(error).__name__)
 
     def require(
         self, used: Sequence[Any], plan: ir.Module | None = None, facts: Mapping[str, Any] = MappingProxyType({})
@@ -84,7 +84,7 @@ class Agreement:
         if not _shared(used):
             return
         said = {name: str(value) for name, value in facts.items()} | {"devices": str([device.id for device in used])}
-        _Round(of(used)).meet(said | _versions() | ({} if plan is None else {"plan": digest(plan)}))
+        _Meeting(of(used)).meet(said | _versions() | ({} if plan is None else {"plan": digest(plan)}))
 
 
 def _shared(devices: Sequence[Any]) -> bool:
@@ -109,7 +109,7 @@ _rounds: Counter[str] = Counter()
 """How often each group of processes has met: all of them count the same."""
 
 
-class _Round:
+class _Meeting:
     """One meeting of a group of processes. Raises MeshError without `jax.distributed`."""
 
     def __init__(self, group: tuple[int, ...]) -> None:

@@ -118,7 +118,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Leaves:
+class BoundaryPaths:
     """The arguments and results of a program, by their paths."""
 
     main: ir.Operation
@@ -127,7 +127,7 @@ class Leaves:
     results: tuple[str, ...]
 
     @classmethod
-    def of(cls, main: ir.Operation) -> Leaves:
+    def of(cls, main: ir.Operation) -> BoundaryPaths:
         """Those of a module's entry point."""
         names = names_in(main)
         return cls(
@@ -175,7 +175,7 @@ def fix(module: ir.Module, mesh: Mesh, fixed: Iterable[Fixed]) -> None:
 
     Raises MeshError for a pattern that matches nothing, an axis that the mesh does not have, and uneven shards.
     """
-    leaves = Leaves.of(main_function(module))
+    leaves = BoundaryPaths.of(main_function(module))
     writers = {"arguments": reannotate.annotate_argument, "results": reannotate.annotate_result}
     for each in fixed:
         found = [

@@ -49,7 +49,7 @@ def pasted(named: Named) -> str:
 
 
 @dataclass(frozen=True)
-class Boundary:
+class ShardedBoundary:
     """The splits of all arguments and results; None for what is no ranked tensor, and for what the user has sharded."""
 
     arguments: tuple[Named | None, ...]
@@ -64,7 +64,7 @@ class Boundary:
                     annotate(main, index, Sharding(mesh.name, split_along(mesh, named)))
 
 
-LEFT_OPEN = Boundary((), ())
+LEFT_OPEN = ShardedBoundary((), ())
 """What leaves all that nobody has sharded to `partition`."""
 
 
@@ -76,7 +76,7 @@ def ends(graph: Graph) -> tuple[list[int], list[int]]:
     return [find(value, -1) for value in block.arguments], [find(value, -1) for value in last.operation.operands]
 
 
-def boundary_of(graph: Graph, tensors: Sequence[Tensor], kept_alike: Sequence[tuple[int, int]]) -> Boundary:
+def boundary_of(graph: Graph, tensors: Sequence[Tensor], kept_alike: Sequence[tuple[int, int]]) -> ShardedBoundary:
     """What `tensors` of the graph say, in equal shards and along whole axes. Of `kept_alike`, pairs of an argument and a result
     by their places, the result is sharded as the argument, or as the user says of one of the two."""
     sides = ends(graph)
@@ -93,7 +93,7 @@ def boundary_of(graph: Graph, tensors: Sequence[Tensor], kept_alike: Sequence[tu
         tuple(None if stays else named for stays, named in zip(said, side, strict=True))
         for said, side in zip(is_said, (arguments, results), strict=True)
     )
-    return Boundary(*found)
+    return ShardedBoundary(*found)
 
 
 def sharded_as(partitioned: ir.Module, graph: Graph, tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -33,9 +33,9 @@ from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding
 from meshbridge.partitioning import partition_module
 from meshbridge.pipeline import Options, Pipeline, build, run
 from meshbridge.read.formats import copy_module
-from meshbridge.search.boundary import Boundary, Named, named_axes, partition_spec, pasted, split_along
+from meshbridge.search.boundary import Named, ShardedBoundary, named_axes, partition_spec, pasted, split_along
 from meshbridge.search.clock import Clock
-from meshbridge.search.source_text import Place, constrained_text, place_of
+from meshbridge.search.source_text import SourceExpression, constrained_text, place_of
 
 if TYPE_CHECKING:
     from jax.sharding import PartitionSpec
@@ -83,7 +83,7 @@ class Constraints:
     all: tuple[Constraint, ...]
 
 
-class _Value(NamedTuple):
+class _LegalValue(NamedTuple):
     """A value of a legal program."""
 
     op: int
@@ -92,19 +92,19 @@ class _Value(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Group:
+class _LayerValues:
     """What one expression makes, of all layers."""
 
-    place: Place
-    values: tuple[_Value, ...]
-    cotangents: tuple[_Value, ...]
+    place: SourceExpression
+    values: tuple[_LegalValue, ...]
+    cotangents: tuple[_LegalValue, ...]
     "Of these values, which JAX constrains in the same way."
     named: Named
     bytes: float
 
 
 def constraints_of(
-    legal: ir.Module, boundary: Boundary, options: Options, seconds: float, most: int, until: float, clock: Clock
+    legal: ir.Module, boundary: ShardedBoundary, options: Options, seconds: float, most: int, until: float, clock: Clock
 ) -> Constraints:
     """At most `most` constraints for a legal program with a boundary, of which a plan takes so many `seconds`. After `until`, on
     the clock, no more are left out: of what there is by then, those are ranked that make most bytes. Raises MeshError where the
@@ -118,11 +118,11 @@ def constraints_of(
 class _Constraining:
     """A search for constraints, under way."""
 
-    def __init__(self, legal: ir.Module, boundary: Boundary, options: Options, until: float, clock: Clock) -> None:
+    def __init__(self, legal: ir.Module, boundary: ShardedBoundary, options: Options, until: float, clock: Clock) -> None:
         self.legal, self.options, self.until, self.clock = legal, options, until, clock
         with legal.context, ir.Location.unknown():
             boundary.annotate(legal)
-        self._tried: dict[frozenset[_Group], float] = {}
+        self._tried: dict[frozenset[_LayerValues], float] = {}
         self._slowest = 0.0
 
     @property
@@ -132,7 +132,7 @@ class _Constraining:
 
     def found(self, seconds: float, most: int) -> Constraints:
         bare = self._seconds(())
-        needed: list[_Group] = []
+        needed: list[_LayerValues] = []
         if bare > EQUAL * seconds:
             every = self._groups()
             if self._seconds(every) < bare:
@@ -145,7 +145,7 @@ class _Constraining:
         saved = sorted(((self._saves(group, named), group) for group in named), key=itemgetter(0), reverse=True)
         return Constraints(bare, self._seconds(named), tuple(self._constraint(group, saves) for saves, group in saved))
 
-    def _fewest(self, groups: Sequence[_Group], seconds: float, most: int) -> list[_Group]:
+    def _fewest(self, groups: Sequence[_LayerValues], seconds: float, most: int) -> list[_LayerValues]:
         """Groups of which none can be left out, the smallest ones tried first, while a step takes no more than `seconds`, and
         time is left to rank `most` of them."""
         kept = list(groups)
@@ -163,11 +163,11 @@ class _Constraining:
                 return kept
             size //= 2
 
-    def _saves(self, group: _Group, among: Iterable[_Group]) -> float:
+    def _saves(self, group: _LayerValues, among: Iterable[_LayerValues]) -> float:
         others = [each for each in among if each != group]
         return self._seconds(others) - self._seconds([*others, group])
 
-    def _seconds(self, groups: Iterable[_Group]) -> float:
+    def _seconds(self, groups: Iterable[_LayerValues]) -> float:
         """The predicted step of the program with these constraints, propagated; where it cannot be partitioned so, the step
         without any, than which it is to be better."""
         key = frozenset(groups)
@@ -177,7 +177,7 @@ class _Constraining:
             self._slowest = max(self._slowest, self.clock() - began)
         return self._tried[key]
 
-    def _predicted(self, groups: Collection[_Group]) -> float:
+    def _predicted(self, groups: Collection[_LayerValues]) -> float:
         target = self.options.target
         assert target is not None
         module = copy_module(self.legal)
@@ -196,7 +196,7 @@ class _Constraining:
         plain = ShardingRefinement(moves=0, machine=self.options.machine, layout=self.options.layout, annotate=False)
         return build(self.options).replacing("decided", plain)
 
-    def _groups(self) -> list[_Group]:
+    def _groups(self) -> list[_LayerValues]:
         """What differs between the plan and propagation, by expression, the one that makes most bytes first."""
         decided, propagated = copy_module(self.legal), copy_module(self.legal)
         partition_module(decided, _annotating(self.options))
@@ -215,10 +215,10 @@ class _Constraining:
             (type_,) = types
             cotangents = [each for each in taken.get(place, ()) if ops[each.op].results[each.result].type == type_]
             size = len(values) * type_bytes(type_)
-            groups.append(_Group(place, tuple(values), tuple(dict.fromkeys(cotangents)), named, size))
+            groups.append(_LayerValues(place, tuple(values), tuple(dict.fromkeys(cotangents)), named, size))
         return sorted(groups, key=lambda group: -group.bytes)[:CANDIDATES]
 
-    def _constraint(self, group: _Group, saves: float) -> Constraint:
+    def _constraint(self, group: _LayerValues, saves: float) -> Constraint:
         first = group.values[0]
         op = _ops(main_function(self.legal))[first.op]
         type_ = ir.RankedTensorType(op.results[first.result].type)
@@ -257,13 +257,15 @@ def _split(value: ir.Value, mesh: Mesh) -> Named | None:
     return None
 
 
-def _by_expression(ops: Sequence[ir.Operation]) -> tuple[Mapping[Place, list[_Value]], Mapping[Place, list[_Value]]]:
+def _by_expression(
+    ops: Sequence[ir.Operation],
+) -> tuple[Mapping[SourceExpression, list[_LegalValue]], Mapping[SourceExpression, list[_LegalValue]]]:
     """By expression of the user, the values of the forward pass that it hands on to others, and the values of the backward pass
     that its derivative takes from others."""
     manual = {inner for op in ops if op.name == MANUAL for inner in walk(op)}
     place = {op: found for op in ops if op not in manual and (found := _place(op)) is not None}
-    made: dict[Place, list[_Value]] = {}
-    taken: dict[Place, list[_Value]] = {}
+    made: dict[SourceExpression, list[_LegalValue]] = {}
+    taken: dict[SourceExpression, list[_LegalValue]] = {}
     for number, op in enumerate(ops):
         if op not in place or op.name == "stablehlo.constant":
             continue
@@ -274,7 +276,7 @@ def _by_expression(ops: Sequence[ir.Operation]) -> tuple[Mapping[Place, list[_Va
             users = {place.get(user) for user in _users(value) if _is_forward(user) is is_forward} - {place[op]}
             for key in [place[op]] if is_forward and users else users if not is_forward else ():
                 if key is not None:
-                    side.setdefault(key, []).append(_Value(number, result))
+                    side.setdefault(key, []).append(_LegalValue(number, result))
     return made, taken
 
 
@@ -288,7 +290,7 @@ def _users(value: ir.Value) -> Iterator[ir.Operation]:
             yield op
 
 
-def _place(op: ir.Operation) -> Place | None:
+def _place(op: ir.Operation) -> SourceExpression | None:
     line = trail_at(op.location).user_line
     return place_of(op.location, line) if line.file and not line.is_library else None
 
@@ -302,7 +304,7 @@ def _is_large(type_: ir.Type) -> bool:
     return isinstance(type_, ir.RankedTensorType) and DYNAMIC not in type_.shape and prod(type_.shape) > 1
 
 
-def _constrain(module: ir.Module, groups: Iterable[_Group]) -> None:
+def _constrain(module: ir.Module, groups: Iterable[_LayerValues]) -> None:
     """Writes constraints into a legal program, as `jax.lax.with_sharding_constraint` would: all dimensions are closed."""
     ops, mesh = _ops(main_function(module)), mesh_or_single(module)
     for group in sorted(groups, key=lambda group: group.place):

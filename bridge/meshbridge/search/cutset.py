@@ -13,7 +13,7 @@ from typing import final
 import numpy as np
 
 from meshbridge.search.eliminate import Elimination
-from meshbridge.search.leaves import Leaves
+from meshbridge.search.leaves import DegreeOne
 from meshbridge.search.normal import Normal
 from meshbridge.search.problem import Indices, Numbers
 
@@ -30,7 +30,7 @@ Pair = tuple[int, int]
 class Cutsets:
     """Better choices for all variables, at any costs of these."""
 
-    def __init__(self, normal: Normal, leaves: Leaves) -> None:
+    def __init__(self, normal: Normal, leaves: DegreeOne) -> None:
         self._normal = normal
         self._leaves = leaves
         core = set(leaves.core)

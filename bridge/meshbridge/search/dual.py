@@ -13,7 +13,7 @@ from typing import final
 import numpy as np
 
 from meshbridge.search.eliminate import Elimination
-from meshbridge.search.leaves import Leaves
+from meshbridge.search.leaves import DegreeOne
 from meshbridge.search.messages import Messages
 from meshbridge.search.normal import Normal
 from meshbridge.search.problem import Indices, Numbers, product
@@ -46,7 +46,7 @@ class Dual:
         self._caution = caution
         self.bound = -np.inf
         self.prices = np.zeros(normal.steps.times.size)
-        self.leaves = Leaves(normal.offsets, normal.edges, range(normal.count))
+        self.leaves = DegreeOne(normal.offsets, normal.edges, range(normal.count))
         core = set(self.leaves.core)
         self._edges = {pair: matrix for pair, matrix in normal.edges.items() if core.issuperset(pair)}
         self._messages = Messages(normal.offsets, self._edges)

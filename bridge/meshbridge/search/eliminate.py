@@ -15,7 +15,7 @@ from typing import final
 
 import numpy as np
 
-from meshbridge.search.leaves import Leaves
+from meshbridge.search.leaves import DegreeOne
 from meshbridge.search.problem import Indices, Numbers
 
 Scope = tuple[int, ...]
@@ -26,7 +26,7 @@ Record = Indices | tuple[Numbers, list[Numbers]]
 
 @final
 @dataclass(frozen=True, eq=False)
-class Group:
+class TableSum:
     """Tables that are added up: where each stands, its shape among the scope's dimensions, and where the result goes."""
 
     tables: tuple[tuple[int, tuple[int, ...]], ...]
@@ -42,7 +42,7 @@ class Bucket:
     """One variable and the groups of its tables; exact if there is one group."""
 
     variable: int
-    groups: tuple[Group, ...]
+    groups: tuple[TableSum, ...]
 
 
 @final
@@ -59,7 +59,7 @@ class Elimination:
         self.tables: list[Numbers] = []
         self._pairs: list[tuple[int, int]] = []
         self._count = 0
-        self.leaves = Leaves(offsets, edges, variables)
+        self.leaves = DegreeOne(offsets, edges, variables)
         self._order(self.leaves.core, edges, entries)
 
     @property
@@ -107,11 +107,11 @@ class Elimination:
                 current[u] = size(u)
                 heapq.heappush(heap, (current[u], u))
 
-    def _group(self, v: int, scope: Scope, tables: list[tuple[int, Scope]], sizes: list[int]) -> Group:
+    def _group(self, v: int, scope: Scope, tables: list[tuple[int, Scope]], sizes: list[int]) -> TableSum:
         shapes = tuple((table, tuple(sizes[u] if u in of else 1 for u in scope)) for table, of in tables)
         result = {2: -1, 1: -2}.get(len(scope), self._count)
         self._count += result >= 0
-        return Group(shapes, scope, tuple(sizes[u] for u in scope), scope.index(v), result)
+        return TableSum(shapes, scope, tuple(sizes[u] for u in scope), scope.index(v), result)
 
     def run(self, costs: Numbers, edges: Mapping[tuple[int, int], Numbers] | None = None) -> tuple[float, Indices]:
         """The bound for these costs, which are not changed, and choices that follow it; -1 for what is no variable here.
@@ -161,7 +161,7 @@ class Elimination:
         return bound, records
 
     @staticmethod
-    def _sum(group: Group, tables: dict[int, Numbers], start: Numbers | None) -> Numbers:
+    def _sum(group: TableSum, tables: dict[int, Numbers], start: Numbers | None) -> Numbers:
         parts = [tables[table].reshape(shape) for table, shape in group.tables]
         total = parts[0] if start is None else parts[0] + start
         for part in parts[1:]:

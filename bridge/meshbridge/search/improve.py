@@ -17,7 +17,7 @@ from meshbridge.search.dual import Dual
 from meshbridge.search.eliminate import Elimination
 from meshbridge.search.memory import ranges
 from meshbridge.search.problem import Indices, Numbers, product
-from meshbridge.search.steps import Steps
+from meshbridge.search.steps import MemorySteps
 
 SIZES = (4, 16, 64, 256, 1024)
 """Variables of a region, leaves not counted."""
@@ -280,7 +280,7 @@ class Improver:
         usage = self._usage
         if more.any():
             steps = memory.steps
-            usage = usage + Steps(steps.first[holders], steps.last[holders], steps.times).usage(more)
+            usage = usage + MemorySteps(steps.first[holders], steps.last[holders], steps.times).usage(more)
             if not self._strict:
                 cost_of_limit = self._penalty(usage) - self._penalty(self._usage)
             else:

@@ -19,7 +19,7 @@ from meshbridge.search.problem import Indices, Numbers
 
 @final
 @dataclass(frozen=True, eq=False)
-class Batch:
+class LeafBatch:
     """Leaves whose edges have the same matrix, `[leaf, neighbour]`."""
 
     leaves: Indices
@@ -42,11 +42,11 @@ class Tree:
 
 
 @final
-class Leaves:
+class DegreeOne:
     """The leaves among some variables, which all edges lie between, in the order in which they are folded."""
 
     def __init__(self, offsets: Indices, edges: Mapping[tuple[int, int], Numbers], variables: Iterable[int]) -> None:
-        self._batches: list[Batch] = []
+        self._batches: list[LeafBatch] = []
         self._count = offsets.size - 1
         neighbours: dict[int, set[int]] = {v: set() for v in variables}
         for i, j in edges:
@@ -114,8 +114,8 @@ class Leaves:
             chosen[batch.leaves] = choices[np.arange(batch.leaves.size), chosen[batch.neighbours]]
 
 
-def _batch(offsets: Indices, pairs: Indices, matrix: Numbers) -> Batch:
+def _batch(offsets: Indices, pairs: Indices, matrix: Numbers) -> LeafBatch:
     leaves, neighbours = pairs.T
     entries = offsets[leaves][:, None] + np.arange(matrix.shape[0])
     targets = offsets[neighbours][:, None] + np.arange(matrix.shape[1])
-    return Batch(leaves, entries, targets, neighbours, matrix)
+    return LeafBatch(leaves, entries, targets, neighbours, matrix)

@@ -13,7 +13,7 @@ from typing import final
 import numpy as np
 
 from meshbridge.search.problem import Indices, Numbers
-from meshbridge.search.steps import Steps
+from meshbridge.search.steps import MemorySteps
 
 
 def ranges(begins: Indices, counts: Indices) -> tuple[Indices, Indices]:
@@ -24,10 +24,10 @@ def ranges(begins: Indices, counts: Indices) -> tuple[Indices, Indices]:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Memory:
+class HolderMemory:
     """Holders in the order of the variables that decide for them, and what is held whatever is chosen."""
 
-    steps: Steps  # first and last by holder
+    steps: MemorySteps  # first and last by holder
     owners: Indices  # by holder: the variable that decides for it
     begins: Indices  # by holder: where its bytes stand, one number for each choice of its owner
     held: Numbers
@@ -71,7 +71,7 @@ class Memory:
         return np.cumsum(counts) - counts, counts
 
 
-def joined(steps: Steps, owners: Indices, held: list[Numbers], base: Numbers, offsets: Indices) -> Memory:
+def joined(steps: MemorySteps, owners: Indices, held: list[Numbers], base: Numbers, offsets: Indices) -> HolderMemory:
     """The memory of these holders, by owner, with one step for all at which the same is held, and one holder for those alike.
 
     Where ties make many variables one, those of repeated layers hold the same at step after step.
@@ -88,11 +88,11 @@ def joined(steps: Steps, owners: Indices, held: list[Numbers], base: Numbers, of
                 tables.append(table)
     keys = np.array(list(places), dtype=np.int64).reshape(-1, 3)
     sizes = np.array([table.size for table in tables], dtype=np.int64)
-    lifetimes = Steps(keys[:, 1], keys[:, 2], steps.times)
-    return Memory(lifetimes, keys[:, 0], np.cumsum(sizes) - sizes, np.concatenate([*tables, np.zeros(0)]), base, offsets)
+    lifetimes = MemorySteps(keys[:, 1], keys[:, 2], steps.times)
+    return HolderMemory(lifetimes, keys[:, 0], np.cumsum(sizes) - sizes, np.concatenate([*tables, np.zeros(0)]), base, offsets)
 
 
-def _differing(steps: Steps, owners: Indices, held: list[Numbers], base: Numbers) -> tuple[Steps, Numbers]:
+def _differing(steps: MemorySteps, owners: Indices, held: list[Numbers], base: Numbers) -> tuple[MemorySteps, Numbers]:
     """Of the steps at which the same choices hold the same beside the base, the one of the largest base."""
     contents = [(owner, table.tobytes()) for owner, table in zip(owners.tolist(), held, strict=True)]
     names = {content: name for name, content in enumerate(dict.fromkeys(contents))}
@@ -104,4 +104,4 @@ def _differing(steps: Steps, owners: Indices, held: list[Numbers], base: Numbers
     sums = np.cumsum(changes)[:-1]  # modulo 2^64: equal, but by a chance of 2^-64, where the same is held
     order = np.lexsort((-base, sums))
     kept = np.sort(order[np.unique(sums[order], return_index=True)[1]])
-    return Steps(np.searchsorted(kept, steps.first), np.searchsorted(kept, steps.last), steps.times[kept]), base[kept]
+    return MemorySteps(np.searchsorted(kept, steps.first), np.searchsorted(kept, steps.last), steps.times[kept]), base[kept]

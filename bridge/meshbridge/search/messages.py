@@ -37,7 +37,7 @@ Edge = tuple[int, int, Numbers, int, int]
 
 @final
 @dataclass(frozen=True, eq=False)
-class Batch:
+class MessageBatch:
     """Edges along which messages are sent at once. The edge is the last dimension of all arrays."""
 
     tables: Numbers  # [choice of the sender, choice of the receiver, edge]; one edge's stand for all where they share it
@@ -109,7 +109,7 @@ class Messages:
             left[min(v, u), max(v, u)] = rest if v < u else rest.T
         return left
 
-    def _pass(self, batches: list[Batch], totals: Numbers) -> float:
+    def _pass(self, batches: list[MessageBatch], totals: Numbers) -> float:
         messages = self._messages
         moved = 0.0
         for batch in batches:
@@ -140,7 +140,7 @@ def _levels(order: Indices, edges: list[Edge]) -> Indices:
     return levels
 
 
-def _batches(offsets: Indices, edges: list[Edge], levels: Indices) -> Iterator[Batch]:
+def _batches(offsets: Indices, edges: list[Edge], levels: Indices) -> Iterator[MessageBatch]:
     """The edges by the level of the sender, and those of a level by shape."""
     groups: dict[tuple[int, tuple[int, int], int], list[Edge]] = defaultdict(list)
     for edge in edges:
@@ -153,10 +153,10 @@ def _batches(offsets: Indices, edges: list[Edge], levels: Indices) -> Iterator[B
             yield _batch(offsets, members[first : first + most], shared=bool(shared))
 
 
-def _batch(offsets: Indices, edges: list[Edge], *, shared: bool) -> Batch:
+def _batch(offsets: Indices, edges: list[Edge], *, shared: bool) -> MessageBatch:
     senders, receivers, tables, arriving, leaving = zip(*edges, strict=True)
     rows, columns = (np.arange(extent)[:, None] for extent in tables[0].shape)
-    return Batch(
+    return MessageBatch(
         tables[0][:, :, None] if shared else np.stack(tables, axis=-1),
         offsets[list(senders)] + rows,
         offsets[list(receivers)] + columns,

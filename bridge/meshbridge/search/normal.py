@@ -14,10 +14,10 @@ from typing import final
 import numpy as np
 
 from meshbridge.search.dominance import Flags, undominated
-from meshbridge.search.memory import Memory, joined
+from meshbridge.search.memory import HolderMemory, joined
 from meshbridge.search.problem import Indices, Numbers, Problem
-from meshbridge.search.steps import Steps, scarce
-from meshbridge.search.ties import Draft, Edges, contracted
+from meshbridge.search.steps import MemorySteps, scarce
+from meshbridge.search.ties import Edges, TiedProblem, contracted
 
 ROUNDS = 2
 """How often tied variables are made one and choices are compared: each round leaves out some that let others be beaten."""
@@ -34,7 +34,7 @@ class Normal:
     owners: Indices  # by choice: its variable
     costs: Numbers
     edges: dict[tuple[int, int], Numbers]  # i < j; alike ones share an object
-    memory: Memory
+    memory: HolderMemory
     limit: float
 
     @property
@@ -42,7 +42,7 @@ class Normal:
         return int(self.offsets.size) - 1
 
     @property
-    def steps(self) -> Steps:
+    def steps(self) -> MemorySteps:
         return self.memory.steps
 
     @property
@@ -135,7 +135,7 @@ def normal(problem: Problem) -> Normal | None:
     edges = _merged(problem, costs)
     largest = np.array([each.max() for each in problem.bytes]) if problem.bytes else np.zeros(len(costs))
     steps = scarce(problem, largest)
-    draft = Draft(costs, edges, np.arange(len(costs)), [np.arange(each.size) for each in costs])
+    draft = TiedProblem(costs, edges, np.arange(len(costs)), [np.arange(each.size) for each in costs])
     for _ in range(ROUNDS):
         tied = _allowed(draft)
         if tied is None:
@@ -150,7 +150,7 @@ def normal(problem: Problem) -> Normal | None:
     return _flat(problem, draft, steps)
 
 
-def _allowed(draft: Draft) -> Draft | None:
+def _allowed(draft: TiedProblem) -> TiedProblem | None:
     """The draft without choices that nothing allows; None if a variable has no others."""
     flags = [np.isfinite(each) for each in draft.costs]
     if not _consistent(draft.edges, flags):
@@ -159,7 +159,7 @@ def _allowed(draft: Draft) -> Draft | None:
     return draft
 
 
-def _holders(problem: Problem, draft: Draft, steps: Steps) -> Indices:
+def _holders(problem: Problem, draft: TiedProblem, steps: MemorySteps) -> Indices:
     """The variables of the problem whose bytes differ between choices and count at some step, by those that decide for them."""
     alive = np.flatnonzero(steps.first < steps.last).tolist()
     differ = [v for v in alive if np.ptp(problem.bytes[v][draft.kept[v]]) > 0]
@@ -167,7 +167,7 @@ def _holders(problem: Problem, draft: Draft, steps: Steps) -> Indices:
     return np.asarray(holders[np.argsort(draft.owners[holders], kind="stable")])
 
 
-def _flat(problem: Problem, draft: Draft, steps: Steps) -> Normal:
+def _flat(problem: Problem, draft: TiedProblem, steps: MemorySteps) -> Normal:
     offsets = np.cumsum([0, *(each.size for each in draft.costs)], dtype=np.int64)
     owners = np.repeat(np.arange(len(draft.costs)), np.diff(offsets))
     return Normal(
@@ -182,7 +182,7 @@ def _flat(problem: Problem, draft: Draft, steps: Steps) -> Normal:
     )
 
 
-def _memory(problem: Problem, draft: Draft, steps: Steps, offsets: Indices) -> Memory:
+def _memory(problem: Problem, draft: TiedProblem, steps: MemorySteps, offsets: Indices) -> HolderMemory:
     holders = _holders(problem, draft, steps)
     held = [problem.bytes[v][draft.kept[v]] for v in holders.tolist()]
     base = np.zeros(steps.times.size)
@@ -190,10 +190,10 @@ def _memory(problem: Problem, draft: Draft, steps: Steps, offsets: Indices) -> M
         always = np.array([each[kept[0]] for each, kept in zip(problem.bytes, draft.kept, strict=True)])
         always[holders] = 0.0
         base = steps.usage(always)
-    return joined(Steps(steps.first[holders], steps.last[holders], steps.times), draft.owners[holders], held, base, offsets)
+    return joined(MemorySteps(steps.first[holders], steps.last[holders], steps.times), draft.owners[holders], held, base, offsets)
 
 
-def _cut(draft: Draft, flags: list[Flags]) -> None:
+def _cut(draft: TiedProblem, flags: list[Flags]) -> None:
     """Leaves out the choices that are not flagged."""
     draft.edges = _restricted(draft.edges, flags, draft.costs)
     draft.costs = [each[flag] for each, flag in zip(draft.costs, flags, strict=True)]

@@ -13,7 +13,7 @@ from meshbridge.ir.sharding import Mesh
 from meshbridge.text import time_text
 
 
-class Part(NamedTuple):
+class AxisPart(NamedTuple):
     """A part of an axis that divides a dimension of a product's operands and result which the axis does not divide."""
 
     axis: str
@@ -46,14 +46,14 @@ class Part(NamedTuple):
         return f"{self.part} devices share the {self.size} products of {where}, which {self.devices} do not divide"
 
 
-def unused_part(graph: Graph, mesh: Mesh) -> Part | None:
+def unused_part(graph: Graph, mesh: Mesh) -> AxisPart | None:
     """The part of an axis of most use to the products of a program, by what these compute: where they are as many side by side
     as no axis divides, and a part does. None where there is no such product."""
     found = [(node.kind.weight * graph.pricing.computed(node.rule), part) for node, part in _parts(graph, mesh)]
     return max(found, key=lambda each: each[0])[1] if found else None
 
 
-def _parts(graph: Graph, mesh: Mesh) -> Iterable[tuple[Node, Part]]:
+def _parts(graph: Graph, mesh: Mesh) -> Iterable[tuple[Node, AxisPart]]:
     axes = [(name, size) for name, size in mesh.named_axes if size > 1]
     for node in graph.nodes:
         if not node.rule.is_contraction or node.is_identity:
@@ -62,6 +62,8 @@ def _parts(graph: Graph, mesh: Mesh) -> Iterable[tuple[Node, Part]]:
             count = node.rule.loops[loop].size
             if any(count % size == 0 for _, size in axes):
                 continue
-            parts = [Part(name, size, gcd(size, count), count, node.op.location) for name, size in axes if gcd(size, count) > 1]
+            parts = [
+                AxisPart(name, size, gcd(size, count), count, node.op.location) for name, size in axes if gcd(size, count) > 1
+            ]
             if parts:
                 yield node, max(parts, key=lambda part: part.part)

@@ -30,7 +30,7 @@ from meshbridge.pipeline import Options, build, run
 from meshbridge.read.formats import copy_module
 from meshbridge.search.asked import Asked, fix, refuse_unused
 from meshbridge.search.constraints import Constraints, constraints_of
-from meshbridge.search.parts import Part
+from meshbridge.search.parts import AxisPart
 from meshbridge.search.seeking import EQUAL, OnTrial, Searched, Seeking, speed
 from meshbridge.search.shapes import in_parts, with_topology
 
@@ -86,7 +86,7 @@ def _best_as_a_whole(sought: Sequence[Seeking], asked: Asked, until: float) -> S
     return min(found, key=lambda each: speed(each.best))
 
 
-def _along_parts(module: ir.Module, sought: Seeking, part: Part, asked: Asked, on_trial: OnTrial | None) -> Seeking | None:
+def _along_parts(module: ir.Module, sought: Seeking, part: AxisPart, asked: Asked, on_trial: OnTrial | None) -> Seeking | None:
     """The search where the part of an axis is one of its own; None where there is no time for it, or no plan."""
     if sought.is_interrupted or not asked.divides or asked.seconds < 2 * sought.as_a_whole:
         return None

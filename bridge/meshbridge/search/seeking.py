@@ -20,11 +20,11 @@ from meshbridge.machines.machine import Machine
 from meshbridge.pipeline import PlanVariant
 from meshbridge.plan_variants import FACTORS
 from meshbridge.resharding import Work
-from meshbridge.search.asked import Asked, Leaves
-from meshbridge.search.boundary import LEFT_OPEN, Boundary, boundary_of, sharded_as
+from meshbridge.search.asked import Asked, BoundaryPaths
+from meshbridge.search.boundary import LEFT_OPEN, ShardedBoundary, boundary_of, sharded_as
 from meshbridge.search.constraints import Constraints
 from meshbridge.search.free_graph import FreeGraph
-from meshbridge.search.parts import Part, unused_part
+from meshbridge.search.parts import AxisPart, unused_part
 from meshbridge.search.sharding_problem import ShardingProblem
 from meshbridge.search.solve import solve
 from meshbridge.search.trial import Trial, attempt, planned, ways
@@ -79,7 +79,7 @@ class Searched:
     "That it took to make the relaxed problem and to solve it."
     legal: ir.Module
     "The program that plans are made of."
-    boundary: Boundary
+    boundary: ShardedBoundary
     "How the plan shards arguments and results, also where that is left to `partition`."
     constraints: Constraints | None = None
     "Those worth writing into the model, if they are asked for."
@@ -109,19 +109,19 @@ class Seeking:
     bound: float = 0.0
     "What all plans cost at least, by prices."
     solving_seconds: float = 0.0
-    plans: dict[Boundary, _Refined] = field(default_factory=dict)
+    plans: dict[ShardedBoundary, _Refined] = field(default_factory=dict)
     "By the boundaries that have been met, what they are those of."
     way: PlanVariant | None = None
     "In which plans are tried: of those that there are, at first the one that suits the first plan best."
-    met: set[Boundary] = field(default_factory=set)
+    met: set[ShardedBoundary] = field(default_factory=set)
     "What has been tried in it."
     slowest: float = 0.0
     "Seconds that a trial has taken at most."
-    own: Boundary | None = None
+    own: ShardedBoundary | None = None
     "What the annotations alone lead to, if there are any."
     is_interrupted: bool = False
     "Whether the user has ended it."
-    wholes: dict[Boundary, tuple[Trial, ir.Module]] = field(default_factory=dict)
+    wholes: dict[ShardedBoundary, tuple[Trial, ir.Module]] = field(default_factory=dict)
     "Plans that are partitioned already as users get them."
 
     def __post_init__(self) -> None:
@@ -129,14 +129,14 @@ class Seeking:
         assert target is not None
         self.limit = min(self.asked.options.written_limit, self.asked.options.implied_limit)
         plain = objective(self.asked.machine, self.mesh, self.asked.layout, hides=True)
-        self.pairs = Leaves.of(main_function(self.legal)).alike()
+        self.pairs = BoundaryPaths.of(main_function(self.legal)).alike()
         self.free = FreeGraph.of(self.legal, plain, self.pairs, self.asked.data_axes)
         self.costs = replace(plain, work=_work(target.machine, self.free.graph))
         self.pricing = pricing_of(self.free.mesh, self.costs)
         self.ways = ways(self.asked.options, self.free.graph)
 
     @cached_property
-    def unused_part(self) -> Part | None:
+    def unused_part(self) -> AxisPart | None:
         """Of an axis, which would divide what no axis does."""
         return unused_part(self.free.graph, self.mesh)
 
@@ -196,7 +196,7 @@ class Seeking:
             self._take(found[0])
             self.wholes[boundary] = found
 
-    def _partitioned(self, boundary: Boundary) -> tuple[Trial, ir.Module] | None:
+    def _partitioned(self, boundary: ShardedBoundary) -> tuple[Trial, ir.Module] | None:
         """A plan as users get it who set no limit of memory; None where it cannot be partitioned."""
         began = self.asked.clock()
         found = attempt(self.legal, boundary, replace(self.asked.options, memory_limit=UNLIMITED), None)
@@ -279,10 +279,10 @@ class Seeking:
         self.trials.append(trial)
         self.on_trial(trial, len(self.trials))
 
-    def _boundary(self, tensors: Sequence[Tensor]) -> Boundary:
+    def _boundary(self, tensors: Sequence[Tensor]) -> ShardedBoundary:
         return boundary_of(self.free.graph, self.free.unfolded(tensors), self.pairs)
 
-    def _attempt(self, boundary: Boundary, way: PlanVariant) -> Trial | None:
+    def _attempt(self, boundary: ShardedBoundary, way: PlanVariant) -> Trial | None:
         began = self.asked.clock()
         found = attempt(self.legal, boundary, replace(self.asked.options, memory_limit=UNLIMITED), way)
         self.slowest = max(self.slowest, self.asked.clock() - began)

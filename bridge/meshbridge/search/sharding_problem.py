@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from meshbridge.decide.choice import ROUNDING, Choice, Prices, Pricing, disjoint
+from meshbridge.decide.choice import ROUNDING, Choice, EndPrices, Pricing, disjoint
 from meshbridge.decide.graph import Graph, Node, Tensor
 from meshbridge.decide.node_costs import KindCosts, costs_of_nodes
 from meshbridge.decide.refine import moved
@@ -40,7 +40,7 @@ its part: with two axes these are tensors of five dimensions."""
 Flags = NDArray[np.bool_]
 
 
-class Reader(NamedTuple):
+class TensorReader(NamedTuple):
     """An op that reads a tensor as one of its operands."""
 
     node: int
@@ -167,15 +167,15 @@ class ShardingProblem:
             found.append(tensor.with_split(self.splits[index][choice]))
         return found
 
-    def _readers_of_tensors(self) -> dict[int, list[Reader]]:
-        found: dict[int, list[Reader]] = {}
+    def _readers_of_tensors(self) -> dict[int, list[TensorReader]]:
+        found: dict[int, list[TensorReader]] = {}
         for index, node in enumerate(self.graph.nodes):
             for operand, tensor in enumerate(node.operands):
                 if tensor >= 0:
-                    found.setdefault(tensor, []).append(Reader(index, operand))
+                    found.setdefault(tensor, []).append(TensorReader(index, operand))
         return found
 
-    def _forms(self, tensor: int, readers: Sequence[Reader]) -> list[Form]:
+    def _forms(self, tensor: int, readers: Sequence[TensorReader]) -> list[Form]:
         """The choices of a tensor that several ops read."""
         if len(readers) < 2:
             return []
@@ -191,10 +191,10 @@ class ShardingProblem:
             found += [Form(number), *(Form(number, *each) for each in made if each[0].split_axes != split)]
         return found
 
-    def _weight(self, reader: Reader) -> int:
+    def _weight(self, reader: TensorReader) -> int:
         return self.graph.nodes[reader.node].kind.weight
 
-    def _is_inside(self, reader: Reader) -> bool:
+    def _is_inside(self, reader: TensorReader) -> bool:
         return reader.operand in self.graph.nodes[reader.node].kind.inside
 
     def _of_tensor(self, tensor: int) -> Numbers:
@@ -209,13 +209,13 @@ class ShardingProblem:
         kind = self._kinds[index]
         return np.array([node.kind.weight * kind.computing(choice, known) for choice in self.options[index]])
 
-    def _arriving(self, tensor: Tensor) -> Prices:
+    def _arriving(self, tensor: Tensor) -> EndPrices:
         return self.pricing.arriving(tensor.type, tensor.sharding, tensor.gathered)
 
     def _operand(self, index: int, operand: int, tensor: int, readers: int) -> Numbers:
         """What it costs to bring a tensor to what the options of an op need, by its choices and those."""
         needs = [choice.needs[operand] for choice in self.options[index]]
-        reader = Reader(index, operand)
+        reader = TensorReader(index, operand)
         forms, weight, is_inside = self._forms_of.get(tensor), self._weight(reader), self._is_inside(reader)
         known, held = self.graph.tensors[tensor], self.splits[tensor]
         kind = (id(self.options[index]), operand, known.gathered, weight, is_inside)
@@ -293,7 +293,7 @@ class ShardingProblem:
         source, target = node.operands[0], node.results[0]
         before, after = self.graph.tensors[source], self.graph.tensors[target]
         ends = (self._forms_of.get(source), self._forms_of.get(target))
-        is_inside = self._is_inside(Reader(index, 0))
+        is_inside = self._is_inside(TensorReader(index, 0))
         key = ("identity", id(self.splits[source]), id(self.splits[target]), node.kind, before.gathered, readers, *map(id, ends))
         if (found := self._matrices.get(key)) is None:
             rows = []

@@ -15,7 +15,7 @@ from meshbridge.ir.mlir import ir
 _RANGE = r'{}":{}:{}(?: to (\d*):(\d+))?'
 
 
-class Place(NamedTuple):
+class SourceExpression(NamedTuple):
     """An expression in a source file; lines count from 1, columns from 0, in bytes, as Python's own."""
 
     file: str
@@ -26,16 +26,16 @@ class Place(NamedTuple):
     end_column: int
 
 
-def place_of(location: ir.Location, line: SourceLocation) -> Place:
+def place_of(location: ir.Location, line: SourceLocation) -> SourceExpression:
     """Where the expression stands that begins at a `line` which the location names."""
     text = str(location)
     found = re.search(_RANGE.format(re.escape(line.file), line.line, line.column), text)
     end = found[1] if found is not None else None
     column = found[2] if found is not None else None
-    return Place(line.file, line.line, line.column, int(end or line.line), int(column) if column else -1)
+    return SourceExpression(line.file, line.line, line.column, int(end or line.line), int(column) if column else -1)
 
 
-def constrained_text(place: Place, spec: str, otherwise: str) -> str:
+def constrained_text(place: SourceExpression, spec: str, otherwise: str) -> str:
     """What to write so that the value of an expression is sharded as `spec` says: an assignment to paste behind the one that
     gives the value its name, else what to put in the expression's stead. Where the source cannot be read, the value is called
     `otherwise`."""
@@ -45,7 +45,7 @@ def constrained_text(place: Place, spec: str, otherwise: str) -> str:
     return f"jax.lax.with_sharding_constraint({expression or otherwise}, {spec})"
 
 
-def _written(place: Place) -> tuple[str, str]:
+def _written(place: SourceExpression) -> tuple[str, str]:
     """The text of the expression, and the name that it is assigned to; empty where there is none, or the source is not there."""
     source, tree = _parsed(place.file)
     if tree is None:
@@ -58,7 +58,7 @@ def _written(place: Place) -> tuple[str, str]:
     return text, _names(tree).get((widest.lineno, widest.col_offset, widest.end_lineno, widest.end_col_offset), "")
 
 
-def _is_at(node: ast.expr, place: Place) -> bool:
+def _is_at(node: ast.expr, place: SourceExpression) -> bool:
     begins = (node.lineno, node.col_offset) == (place.line, place.column)
     return (
         begins and place.end_column in (-1, node.end_col_offset) and (place.end_column < 0 or node.end_lineno == place.end_line)

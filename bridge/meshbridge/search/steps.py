@@ -12,7 +12,7 @@ from meshbridge.search.problem import Indices, Numbers, Problem
 
 @final
 @dataclass(frozen=True, eq=False)
-class Steps:
+class MemorySteps:
     """Memory: the times at which it can be highest, as steps, and which of them each holder lives at.
 
     A step is a time at which something begins to live and after which something ends, before anything else begins: what lives at
@@ -45,12 +45,12 @@ class Steps:
         return np.asarray(sums[self.last] - sums[self.first])
 
 
-def scarce(problem: Problem, largest: Numbers) -> Steps:
+def scarce(problem: Problem, largest: Numbers) -> MemorySteps:
     """The steps of a problem at which the largest choices of all variables, of so many bytes, do not fit."""
     count = len(problem.costs)
     nothing = np.zeros(count, dtype=np.int64)
     if not problem.bytes or np.isinf(problem.limit):
-        return Steps(nothing, nothing, np.zeros(0, dtype=np.int64))
+        return MemorySteps(nothing, nothing, np.zeros(0, dtype=np.int64))
     spans = np.array(problem.lifetimes, dtype=np.int64).reshape(-1, 2)
     alive = spans[:, 0] < spans[:, 1]
     begins, ends = np.unique(spans[alive, 0]), np.unique(spans[alive, 1])
@@ -58,7 +58,7 @@ def scarce(problem: Problem, largest: Numbers) -> Steps:
     times = begins[np.searchsorted(ends, before_next, side="right") > np.searchsorted(ends, begins, side="right")]
     first, last = np.searchsorted(times, spans[:, 0]), np.searchsorted(times, spans[:, 1])
     last = np.where(alive, last, first)
-    most = Steps(first, last, times).usage(largest)
+    most = MemorySteps(first, last, times).usage(largest)
     times = times[most > problem.limit]
     first, last = np.searchsorted(times, spans[:, 0]), np.searchsorted(times, spans[:, 1])
-    return Steps(first, np.where(alive, last, first), times)
+    return MemorySteps(first, np.where(alive, last, first), times)

@@ -20,7 +20,7 @@ Edges = dict[tuple[int, int], Numbers]
 
 @final
 @dataclass(eq=False)
-class Draft:
+class TiedProblem:
     """A problem on the way to its normal form, its variables those that decide for all others."""
 
     costs: list[Numbers]
@@ -29,7 +29,7 @@ class Draft:
     kept: list[Indices]  # by variable of the problem: its choices, one for each choice of its owner
 
 
-def contracted(draft: Draft) -> Draft:
+def contracted(draft: TiedProblem) -> TiedProblem:
     """The problem with one variable in the place of each group of tied ones. Costs may be infinite where ties contradict."""
     partners = {id(matrix): _partners(matrix) for matrix in draft.edges.values()}
     near: dict[int, list[tuple[int, Indices]]] = defaultdict(list)
@@ -59,7 +59,7 @@ def contracted(draft: Draft) -> Draft:
         costs[group] += draft.costs[v][maps[v]]
     edges = _moved(draft.edges, roots, maps, costs)
     kept = [choices[maps[v]] for choices, v in zip(draft.kept, draft.owners.tolist(), strict=True)]
-    return Draft(costs, edges, roots[draft.owners], kept)
+    return TiedProblem(costs, edges, roots[draft.owners], kept)
 
 
 def _partners(matrix: Numbers) -> tuple[Indices, Indices] | None:

@@ -16,14 +16,14 @@ from meshbridge.partitioning import partition_module
 from meshbridge.pipeline import Options, PlanVariant
 from meshbridge.plan_variants import open_variants, plan_in, ring_variants
 from meshbridge.read.formats import copy_module
-from meshbridge.search.boundary import Boundary
+from meshbridge.search.boundary import ShardedBoundary
 
 
 @dataclass(frozen=True)
 class Trial:
     """A plan, and what is predicted of it."""
 
-    boundary: Boundary
+    boundary: ShardedBoundary
     seconds: float
     exposed_seconds: float
     wire_bytes: float
@@ -40,7 +40,9 @@ def ways(options: Options, graph: Graph) -> tuple[PlanVariant, ...]:
     return *plain, *rings, *(open_variants(plain, options) if closes_inside(graph) else ())
 
 
-def attempt(legal: ir.Module, boundary: Boundary, options: Options, way: PlanVariant | None) -> tuple[Trial, ir.Module] | None:
+def attempt(
+    legal: ir.Module, boundary: ShardedBoundary, options: Options, way: PlanVariant | None
+) -> tuple[Trial, ir.Module] | None:
     """What comes of a legal program with these shardings, and one device's program of it, planned in this way, or, for three
     times as long, as users get it. None where it cannot be partitioned so, or not within the options' limit of memory, and where
     the way has no plan of its own."""
@@ -56,7 +58,7 @@ def attempt(legal: ir.Module, boundary: Boundary, options: Options, way: PlanVar
     return Trial(boundary, step.seconds, step.exposed_seconds, communication(module).wire_bytes, peak, way), module
 
 
-def planned(legal: ir.Module, boundary: Boundary, options: Options, way: PlanVariant | None) -> ir.Module:
+def planned(legal: ir.Module, boundary: ShardedBoundary, options: Options, way: PlanVariant | None) -> ir.Module:
     """One device's program, in this way or as users get it. Raises MeshError where it cannot be partitioned so, and where the
     way has no plan of its own."""
     module = copy_module(legal)

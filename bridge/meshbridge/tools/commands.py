@@ -227,7 +227,7 @@ def _work(how: pipeline.Options) -> list[str]:
     return [_STAGES[stage.name] for stage in pipeline.build(how).stages]
 
 
-def _reached(steps: progress.Steps) -> pipeline.OnStage:
+def _reached(steps: progress.CommandSteps) -> pipeline.OnStage:
     """Tells the steps of a command which stages are reached."""
     return lambda stage, _: steps.done(_STAGES[stage])
 
@@ -392,7 +392,7 @@ def report(options: argparse.Namespace) -> int:
             _refuse_done(
                 program, options, "resharding", "memory_limit", "inside", *(() if is_placed else ("machine", "compiler_options"))
             )
-            graph = None if options.model_explorer is None else model_explorer.Graph.read(program.module)
+            graph = None if options.model_explorer is None else model_explorer.ExplorerGraph.read(program.module)
             if options.suggest is None:
                 found, _ = partition_and_report(program.module, how, tokens=options.tokens, on_stage=_reached(steps))
             else:

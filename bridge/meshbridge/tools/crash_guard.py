@@ -42,7 +42,7 @@ class _Action(ctypes.Structure):
     )
 
 
-class _Stack(ctypes.Structure):
+class _SignalStack(ctypes.Structure):
     """`stack_t` of Linux."""
 
     _fields_ = (("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
@@ -96,7 +96,7 @@ def _handled_by(end: Callable[[int], None]) -> Iterator[None]:
     memory = ctypes.create_string_buffer(_STACK_BYTES)
     handler = _Handler(end)
     action = _Action(handler=ctypes.cast(handler, ctypes.c_void_p), flags=_SA_ONSTACK)
-    stack, stack_before = _Stack(ctypes.addressof(memory), 0, _STACK_BYTES), _Stack()
+    stack, stack_before = _SignalStack(ctypes.addressof(memory), 0, _STACK_BYTES), _SignalStack()
     libc.sigaltstack(ctypes.byref(stack), ctypes.byref(stack_before))
     before = {number: _Action() for number in _SIGNALS}
     for number, old in before.items():

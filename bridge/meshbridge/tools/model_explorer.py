@@ -22,7 +22,7 @@ from meshbridge.text import size_text
 
 
 @dataclass(frozen=True)
-class Node:
+class ExplorerNode:
     """An operation of a program's graph."""
 
     graph: str
@@ -36,14 +36,14 @@ class Node:
 
 
 @dataclass
-class Graph:
+class ExplorerGraph:
     """The operations of a program by where they come from, in the order of the text."""
 
-    by_name: dict[str, list[tuple[SourceLocation, Node]]] = field(default_factory=dict)
+    by_name: dict[str, list[tuple[SourceLocation, ExplorerNode]]] = field(default_factory=dict)
     "By JAX's name stack; those of which the program has none by the empty one."
 
     @classmethod
-    def read(cls, module: ir.Module) -> Graph:
+    def read(cls, module: ir.Module) -> ExplorerGraph:
         """That of a program before it is partitioned."""
         graph = cls()
         for op, node in nodes(module):
@@ -51,7 +51,7 @@ class Graph:
             graph.by_name.setdefault("/".join(trail.stacks), []).append((trail.user_line, node))
         return graph
 
-    def find(self, origin: Origin) -> Node | None:
+    def find(self, origin: Origin) -> ExplorerNode | None:
         """The operation that an origin names; None where there is none any more."""
         for name in _ends(origin.scope):
             named = self.by_name.get(name, ())
@@ -62,7 +62,7 @@ class Graph:
         return None
 
 
-def nodes(module: ir.Module) -> Iterator[tuple[ir.Operation, Node]]:
+def nodes(module: ir.Module) -> Iterator[tuple[ir.Operation, ExplorerNode]]:
     """The operations that Model Explorer draws, each with its node. It looks into the regions of an operation of a function, and
     further only into those of Shardy's."""
     for function in module.body.operations:
@@ -70,7 +70,7 @@ def nodes(module: ir.Module) -> Iterator[tuple[ir.Operation, Node]]:
             graph = ir.StringAttr(function.operation.attributes["sym_name"]).value
             body = (view.operation for block in function.operation.regions[0].blocks for view in block.operations)
             for number, (op, is_inside) in enumerate(_drawn(body, is_inside=False)):
-                yield op, Node(graph, str(number), op.name, is_inside)
+                yield op, ExplorerNode(graph, str(number), op.name, is_inside)
 
 
 def _drawn(ops: Iterable[ir.Operation], *, is_inside: bool) -> Iterator[tuple[ir.Operation, bool]]:
@@ -87,10 +87,10 @@ def _ends(scope: str) -> Iterator[str]:
     yield from (scope[position + 1 :] for position, letter in enumerate(scope) if letter == "/")
 
 
-def node_data(graph: Graph, collectives: Iterable[Collective]) -> str:
+def node_data(graph: ExplorerGraph, collectives: Iterable[Collective]) -> str:
     """What the collectives send, at the operations of the graph of the same program, as JSON. The name says how many bytes no
     operation asked for, such as those of a result's sharding."""
-    sent: dict[Node, float] = {}
+    sent: dict[ExplorerNode, float] = {}
     elsewhere = 0.0
     for collective in collectives:
         for origin in collective.origins:

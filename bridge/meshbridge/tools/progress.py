@@ -20,7 +20,7 @@ RESTORED = "\r\x1b[K\x1b[?25h"
 """What makes a terminal fit to be written on where a line of progress was cut off: an empty line, and a cursor."""
 
 
-class Steps:
+class CommandSteps:
     """The steps of a command by name, in order; the first runs from the start on."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -66,12 +66,12 @@ class Steps:
 
 
 @contextmanager
-def shown(names: Sequence[str], *, quiet: bool) -> Iterator[Steps]:
+def shown(names: Sequence[str], *, quiet: bool) -> Iterator[CommandSteps]:
     """Shows the steps of work that takes longer than SECONDS; nothing where `quiet`, or where standard error is no terminal.
 
     What prints on standard output waits until it is over.
     """
-    steps = Steps(names)
+    steps = CommandSteps(names)
     if quiet or not names or sys.stderr is None or not sys.stderr.isatty():
         yield steps
         return

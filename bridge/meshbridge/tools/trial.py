@@ -20,7 +20,7 @@ from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.legalize.strip_shardings import find_per_device
 from meshbridge.read import files
 from meshbridge.runtime import pjrt, reference
-from meshbridge.runtime.pjrt import Port
+from meshbridge.runtime.pjrt import ShardedPort
 from meshbridge.tools import console, progress
 
 INTEGERS = 8
@@ -34,7 +34,7 @@ _BAD_ARCHIVE = (OSError, ValueError, zipfile.BadZipFile)
 
 
 @dataclass(frozen=True)
-class Difference:
+class NumericError:
     """How far one result is from its reference: largest difference, and the same over the largest magnitude of the reference."""
 
     absolute: float
@@ -72,7 +72,7 @@ def _summary(result: np.ndarray[Any, Any]) -> str:
     return f"sum {numbers.sum():.6g}" if result.ndim else f"{numbers:.6g}"
 
 
-def check_room(ports: Sequence[Port]) -> None:
+def check_room(ports: Sequence[ShardedPort]) -> None:
     """Raises MemoryError where the arguments need more memory than this machine has."""
     sizes = [prod(port.shape) * port.dtype.itemsize for port in ports]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -82,14 +82,14 @@ def check_room(ports: Sequence[Port]) -> None:
         raise MemoryError(f"its arguments have {sum(sizes):.3g} bytes, {largest}, and this machine {memory:.3g}")
 
 
-def random_inputs(ports: Sequence[Port], seed: int) -> list[np.ndarray[Any, Any]]:
+def random_inputs(ports: Sequence[ShardedPort], seed: int) -> list[np.ndarray[Any, Any]]:
     """Inputs drawn from `seed`: normal numbers, small non-negative integers, coin tosses. Raises MemoryError."""
     check_room(ports)
     generator = np.random.default_rng(seed)
     return [_draw(generator, port) for port in ports]
 
 
-def _draw(generator: np.random.Generator, port: Port) -> np.ndarray[Any, Any]:
+def _draw(generator: np.random.Generator, port: ShardedPort) -> np.ndarray[Any, Any]:
     if port.dtype == np.bool_:
         return generator.integers(0, 2, port.shape).astype(np.bool_)
     if jax.numpy.issubdtype(port.dtype, np.integer):
@@ -126,22 +126,22 @@ def save_arrays(path: str, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
     files.write_bytes(path, buffer.getvalue())
 
 
-def compare(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any]) -> Difference:
+def compare(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any]) -> NumericError:
     """How far `result` is from `reference`; infinitely far where types or shapes differ, or NaN and infinity stand elsewhere."""
     if (result.dtype, result.shape) != (reference.dtype, reference.shape):
-        return Difference(np.inf, np.inf)
+        return NumericError(np.inf, np.inf)
     wide = np.complex128 if reference.dtype.kind == "c" else np.float64
     with np.errstate(invalid="ignore"):
         found, expected = result.astype(wide), reference.astype(wide)
         same = (result == reference) | (np.isnan(found) & np.isnan(expected))
         distance = np.abs(found - expected) if reference.dtype.kind not in "iu" else _apart(result, reference)
     if same.all():
-        return Difference(0.0, 0.0)
+        return NumericError(0.0, 0.0)
     absolute = float(np.max(np.where(same, 0, distance), initial=0.0))
     scale = float(np.max(np.abs(expected[np.isfinite(expected)]), initial=0.0))
     if np.isnan(absolute):
         absolute = np.inf
-    return Difference(absolute, absolute / scale if scale else np.inf)
+    return NumericError(absolute, absolute / scale if scale else np.inf)
 
 
 def _apart(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -150,13 +150,13 @@ def _apart(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> np.nd
     return apart
 
 
-def worst(results: Sequence[np.ndarray[Any, Any]], references: Sequence[np.ndarray[Any, Any]]) -> Difference:
+def worst(results: Sequence[np.ndarray[Any, Any]], references: Sequence[np.ndarray[Any, Any]]) -> NumericError:
     """The largest differences of any of several results, each by itself; infinite where their numbers differ."""
     if len(results) != len(references):
-        return Difference(np.inf, np.inf)
+        return NumericError(np.inf, np.inf)
     found = [compare(*pair) for pair in zip(results, references, strict=True)]
     absolute = max((difference.absolute for difference in found), default=0.0)
-    return Difference(absolute, max((difference.relative for difference in found), default=0.0))
+    return NumericError(absolute, max((difference.relative for difference in found), default=0.0))
 
 
 def _check(module: ir.Module, inputs: Sequence[Any], results: Sequence[np.ndarray[Any, Any]], options: argparse.Namespace) -> int:

@@ -41,10 +41,10 @@ def refine_shapes(module: ir.Module, meshes: Mapping[str, Mesh]) -> None:
             function = view.operation
             if function.name == "func.func" and len(function.regions[0].blocks):
                 is_called = str(ir.FlatSymbolRefAttr.get(ir.StringAttr(function.attributes["sym_name"]).value)) in called
-                _Refiner(meshes, may_return=not is_called).run(function)
+                _ShapeRefiner(meshes, may_return=not is_called).run(function)
 
 
-class _Refiner:
+class _ShapeRefiner:
     """Goes through one function in order: what a value is computed from has been refined before it."""
 
     def __init__(self, meshes: Mapping[str, Mesh], *, may_return: bool) -> None:

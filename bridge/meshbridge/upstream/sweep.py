@@ -34,7 +34,7 @@ Value = ir.Value[Any]
 
 
 @dataclass
-class _Shard:
+class _ShardOp:
     """A `mesh.shard`."""
 
     op: ir.Operation
@@ -57,7 +57,7 @@ class Sweeper:
     def __init__(self, function: ir.Operation, meshes: dict[str, Mesh], interface: Interface) -> None:
         self.meshes = meshes
         self.interface = interface
-        self._shards: dict[Value, _Shard] = {}
+        self._shards: dict[Value, _ShardOp] = {}
         "By their results."
         self._uses: dict[Value, list[tuple[ir.Operation, int]]] = {}
         "By value, the operands that are it."
@@ -73,14 +73,14 @@ class Sweeper:
             elif isinstance(view, ShardOp):
                 if view.sharding not in shardings:
                     raise OpError(op, "takes its sharding from something other than mesh.sharding")
-                self._add(_Shard(op, view.source, shardings[view.sharding], view.annotate_for_users))
+                self._add(_ShardOp(op, view.source, shardings[view.sharding], view.annotate_for_users))
             elif not op.name.startswith("mesh."):
                 for index, operand in enumerate(op.operands):
                     self._uses.setdefault(operand, []).append((op, index))
                 if op.name != "func.return":
                     self._payload.append(op)
 
-    def _add(self, shard: _Shard) -> None:
+    def _add(self, shard: _ShardOp) -> None:
         self._shards[shard.op.results[0]] = shard
         self._uses.setdefault(shard.source, []).append((shard.op, 0))
 
@@ -204,12 +204,12 @@ class Sweeper:
         before = self._insert(operand, sharding, op, ir.InsertionPoint(op), for_users=True)
         self._redirect(operand, before, [(user, index) for user, index in self._uses[operand] if user == op])
 
-    def _insert(self, value: Value, sharding: Sharding, op: ir.Operation, ip: ir.InsertionPoint, *, for_users: bool) -> _Shard:
+    def _insert(self, value: Value, sharding: Sharding, op: ir.Operation, ip: ir.InsertionPoint, *, for_users: bool) -> _ShardOp:
         at = Builder(op.location, ip)
         made = build.shard(value, build.sharding(sharding, at=at), annotate_for_users=for_users, at=at)
-        return _Shard(op_of(made), value, sharding, for_users)
+        return _ShardOp(op_of(made), value, sharding, for_users)
 
-    def _redirect(self, value: Value, shard: _Shard, readers: list[tuple[ir.Operation, int]]) -> None:
+    def _redirect(self, value: Value, shard: _ShardOp, readers: list[tuple[ir.Operation, int]]) -> None:
         """`readers` of `value` read the result of `shard`, a reader of it too, from now on."""
         result = shard.op.results[0]
         self._uses[value] = [reader for reader in self._uses[value] if reader not in readers]

@@ -14,7 +14,7 @@ from meshbridge.verify.attention_calls import ATTENTION, by_heads
 from meshbridge.verify.constants import _as_bits
 from meshbridge.verify.elementwise import OPAQUE_CHLO, UNARY, opaque
 from meshbridge.verify.field import Array, Field, mix
-from meshbridge.verify.machine import Machine, align, element_of, evaluates, is_complex, is_float, shape_of
+from meshbridge.verify.machine import Evaluator, align, element_of, evaluates, is_complex, is_float, shape_of
 from meshbridge.verify.ordering import largest
 
 IDENTITIES = frozenset(
@@ -44,7 +44,7 @@ def _digest(field: Field, name: str, x: Array, batch: int) -> Array:
 
 
 def hashed(
-    machine: Machine,
+    machine: Evaluator,
     op: ir.Operation,
     operands: list[Array],
     name: str,
@@ -89,7 +89,7 @@ def _attributes(op: ir.Operation, *left_out: str) -> str:
     )
 
 
-def older_call(machine: Machine, op: ir.Operation, target: str, operands: list[Array]) -> list[Array] | None:
+def older_call(machine: Evaluator, op: ir.Operation, target: str, operands: list[Array]) -> list[Array] | None:
     """What the operation of CHLO gives that `target` is called after; None for a target of no such name.
 
     JAX before 0.10 writes `custom_call @mhlo.erf` for `chlo.erf`. Raises OpError for a top-k of the smallest elements.
@@ -107,7 +107,7 @@ def older_call(machine: Machine, op: ir.Operation, target: str, operands: list[A
 
 
 @evaluates("stablehlo.custom_call")
-def custom_call(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def custom_call(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A hash of all operands, or the operand itself for a target that only says something about it."""
     target = ir.StringAttr(op.attributes["call_target_name"]).value
     if target in IDENTITIES:
@@ -127,13 +127,13 @@ def custom_call(machine: Machine, op: ir.Operation, operands: list[Array]) -> li
 
 
 @evaluates("stablehlo.cholesky")
-def cholesky(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def cholesky(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A hash of each matrix."""
     return hashed(machine, op, operands, f"cholesky {_attributes(op)}", operands[0].ndim - 3)
 
 
 @evaluates("stablehlo.triangular_solve")
-def triangular_solve(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def triangular_solve(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A hash of each matrix and one right-hand side."""
     a, b = align(*operands)
     left = str(op.attributes["left_side"]) == "true"

@@ -14,7 +14,7 @@ from itertools import islice, permutations
 import numpy as np
 
 from meshbridge.verify.field import Array, Field
-from meshbridge.verify.layout import Digit, Dims, Mesh, cut, pieces
+from meshbridge.verify.layout import DeviceMesh, Digit, Dims, cut, pieces
 
 TELLING = 18
 """Bits that must differ before a hypothesis is believed."""
@@ -34,7 +34,7 @@ class Case:
     """
 
     field: Field
-    mesh: Mesh
+    mesh: DeviceMesh
     dims: Dims
     value: Array
     found: Array
@@ -224,7 +224,7 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
 """Those that say most come first."""
 
 
-def cases_of_shape(field: Field, mesh: Mesh, value: Array, found: Array, again: Array | None = None) -> list[Case]:
+def cases_of_shape(field: Field, mesh: DeviceMesh, value: Array, found: Array, again: Array | None = None) -> list[Case]:
     """A case for each sharding that gives shards of the shape of `found`, where it is not known how the value is sharded."""
     if value.dtype != found.dtype or value.ndim != found.ndim - 1:
         return []
@@ -239,7 +239,7 @@ def explain_any(cases: Sequence[Case]) -> str:
     return next((text for each in HYPOTHESES for case in cases if case.tells and (text := each(case))), "")
 
 
-def layouts(mesh: Mesh, shape: Sequence[int], local: Sequence[int]) -> Iterator[Dims]:
+def layouts(mesh: DeviceMesh, shape: Sequence[int], local: Sequence[int]) -> Iterator[Dims]:
     """How axes may split a tensor of `shape` into shards of `local` shape."""
     axes = [mesh.digit(name) for name, size in mesh.axes if size > 1]
 

@@ -9,18 +9,18 @@ import numpy as np
 from meshbridge.ir.mlir import OpError, ir, stablehlo
 from meshbridge.verify.field import Array
 from meshbridge.verify.layout import groups_by_axes
-from meshbridge.verify.machine import Machine, boolean, evaluates, integer, shape_of
+from meshbridge.verify.machine import Evaluator, boolean, evaluates, integer, shape_of
 from meshbridge.verify.reductions import combiner_of, reduced
 
 
 @evaluates("stablehlo.partition_id")
-def partition_id(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def partition_id(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The device's number among partitions."""
     return [machine.grid.partition_ids().astype(np.uint32)]
 
 
 @evaluates("stablehlo.replica_id")
-def replica_id(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def replica_id(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The device's number among replicas."""
     return [machine.grid.replica_ids().astype(np.uint32)]
 
@@ -29,7 +29,7 @@ def _channel(op: ir.Operation) -> int:
     return int(stablehlo.ChannelHandle(op.attributes["channel_handle"]).handle) if "channel_handle" in op.attributes else 0
 
 
-def _ids(machine: Machine, op: ir.Operation) -> list[list[int]]:
+def _ids(machine: Evaluator, op: ir.Operation) -> list[list[int]]:
     """The groups as the op lists them."""
     found = op.attributes["replica_groups"]
     if isinstance(found, ir.DenseElementsAttr):
@@ -37,7 +37,7 @@ def _ids(machine: Machine, op: ir.Operation) -> list[list[int]]:
     return groups_by_axes(found, machine.meshes)
 
 
-def groups_of(machine: Machine, op: ir.Operation, *, joins_partitions: bool) -> list[list[int]]:
+def groups_of(machine: Evaluator, op: ir.Operation, *, joins_partitions: bool) -> list[list[int]]:
     """The groups of an op as lists of devices of the grid.
 
     Without a channel, ids are replicas and every partition communicates for itself. With one, ids are devices where the op says
@@ -63,7 +63,7 @@ def groups_of(machine: Machine, op: ir.Operation, *, joins_partitions: bool) -> 
 
 
 def exchange(
-    machine: Machine, x: Array, groups: list[list[int]], shape: tuple[int, ...], of_group: Callable[[Array], Array]
+    machine: Evaluator, x: Array, groups: list[list[int]], shape: tuple[int, ...], of_group: Callable[[Array], Array]
 ) -> Array:
     """What every device holds after its group's values, stacked in the first dimension, went through `of_group`, which gives one
     value for each member, or one for all. Devices in no group hold zeros."""
@@ -84,7 +84,7 @@ def swapped(rows: Array, split: int, join: int) -> Array:
     return np.stack([np.concatenate(list(part), axis=join) for part in parts(rows, len(rows), split + 1)])
 
 
-def moved(machine: Machine, x: Array, pairs: Sequence[tuple[int, int]]) -> Array:
+def moved(machine: Evaluator, x: Array, pairs: Sequence[tuple[int, int]]) -> Array:
     """What every target of pairs (source, target) holds of its source's value; other devices hold zeros."""
     everywhere = machine.everywhere(x)
     result = np.zeros_like(everywhere)
@@ -93,13 +93,13 @@ def moved(machine: Machine, x: Array, pairs: Sequence[tuple[int, int]]) -> Array
     return result
 
 
-def _covers(machine: Machine, op: ir.Operation, groups: list[list[int]]) -> None:
+def _covers(machine: Evaluator, op: ir.Operation, groups: list[list[int]]) -> None:
     if sum(map(len, groups)) != machine.grid.count:
         raise OpError(op, f"has groups {groups}, expected each of {machine.grid.count} devices in one")
 
 
 @evaluates("stablehlo.all_reduce")
-def all_reduce(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def all_reduce(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Every member holds the members' values combined."""
     groups = groups_of(machine, op, joins_partitions=True)
     _covers(machine, op, groups)
@@ -108,7 +108,7 @@ def all_reduce(machine: Machine, op: ir.Operation, operands: list[Array]) -> lis
 
 
 @evaluates("stablehlo.reduce_scatter")
-def reduce_scatter(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def reduce_scatter(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Every member holds its part of the members' values combined."""
     groups = groups_of(machine, op, joins_partitions=True)
     _covers(machine, op, groups)
@@ -121,7 +121,7 @@ def reduce_scatter(machine: Machine, op: ir.Operation, operands: list[Array]) ->
 
 
 @evaluates("stablehlo.all_gather")
-def all_gather(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def all_gather(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Every member holds the members' values one after the other."""
     groups = groups_of(machine, op, joins_partitions=True)
     _covers(machine, op, groups)
@@ -133,7 +133,7 @@ def all_gather(machine: Machine, op: ir.Operation, operands: list[Array]) -> lis
 
 
 @evaluates("stablehlo.all_to_all")
-def all_to_all(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def all_to_all(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Every member holds the parts that the members have for it, one after the other."""
     groups = groups_of(machine, op, joins_partitions=False)
     _covers(machine, op, groups)
@@ -145,14 +145,14 @@ def all_to_all(machine: Machine, op: ir.Operation, operands: list[Array]) -> lis
 
 
 @evaluates("stablehlo.collective_broadcast")
-def collective_broadcast(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def collective_broadcast(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Every member holds the first member's value, other devices zeros."""
     groups = groups_of(machine, op, joins_partitions=False)
     return [exchange(machine, operands[0], groups, operands[0].shape[1:], lambda rows: rows[0])]
 
 
 @evaluates("stablehlo.collective_permute")
-def collective_permute(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def collective_permute(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Every target holds its source's value, other devices zeros."""
     pairs = np.array(op.attributes["source_target_pairs"]).reshape(-1, 2).tolist()
     replicas, partitions = machine.grid.replicas, machine.grid.partitions

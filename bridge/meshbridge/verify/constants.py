@@ -9,7 +9,17 @@ import numpy as np
 
 from meshbridge.ir.mlir import OpError, ir
 from meshbridge.verify.field import Array, Field
-from meshbridge.verify.machine import Machine, dtype_of, element_of, evaluates, integer, is_complex, is_float, shape_of, width_of
+from meshbridge.verify.machine import (
+    Evaluator,
+    dtype_of,
+    element_of,
+    evaluates,
+    integer,
+    is_complex,
+    is_float,
+    shape_of,
+    width_of,
+)
 
 _DENSE = re.compile(r"value = dense<(.*)> : tensor<", re.S)
 _BYTES = re.compile(r'"0x([0-9A-Fa-f]*)"')
@@ -17,7 +27,7 @@ _TOKEN = re.compile(r"[^\s\[\](),]+")
 
 
 @evaluates("stablehlo.constant", "chlo.constant", "arith.constant")
-def constant(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def constant(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The numbers of the attribute; floating-point ones are dyadic rationals."""
     shape = shape_of(op.results[0])
     numbers = _numbers(op)
@@ -124,7 +134,7 @@ def _small_float(bits: int, name: str) -> float:
 
 
 @evaluates("stablehlo.iota", "stablehlo.dynamic_iota")
-def iota(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def iota(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Counts along one dimension."""
     shape, element = shape_of(op.results[0]), element_of(op.results[0])
     dim = integer(op, "iota_dimension")
@@ -146,7 +156,7 @@ def _as_bits(field: Field, words: Array, element: ir.Type) -> Array:
 
 
 @evaluates("stablehlo.rng")
-def random_numbers(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def random_numbers(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A hash of the bounds and of the position: two such ops of one shape draw the same numbers."""
     shape, element = shape_of(op.results[0]), element_of(op.results[0])
     count = np.arange(int(np.prod(shape, dtype=np.int64)))[None]

@@ -11,7 +11,7 @@ from meshbridge.ir.mlir import OpError, ir, stablehlo
 from meshbridge.verify.elementwise import wrap
 from meshbridge.verify.field import SMOOTH, Array, Field
 from meshbridge.verify.machine import (
-    Machine,
+    Evaluator,
     align,
     dtype_of,
     element_of,
@@ -22,10 +22,10 @@ from meshbridge.verify.machine import (
     is_float,
     shape_of,
 )
-from meshbridge.verify.windows import Window, window_dims, windows_of
+from meshbridge.verify.windows import WindowDim, window_dims, windows_of
 
 
-def product(machine: Machine, left: Array, right: Array, element: ir.Type) -> Array:
+def product(machine: Evaluator, left: Array, right: Array, element: ir.Type) -> Array:
     """The matrix product of (…, m, k) and (…, k, n), integers in the result's type."""
     if left.dtype.kind in "fc":
         return machine.field.matmul(left, right)
@@ -35,14 +35,14 @@ def product(machine: Machine, left: Array, right: Array, element: ir.Type) -> Ar
     return wrap(np.asarray(np.matmul(left.astype(dtype), right.astype(dtype))), element)
 
 
-def _accumulated(machine: Machine, op: ir.Operation, x: Array) -> Array:
+def _accumulated(machine: Evaluator, op: ir.Operation, x: Array) -> Array:
     """Float operands of an op stand for themselves; integers enter a sum of floats as the numbers that they are."""
     element = element_of(op.results[0])
     return machine.field.from_integers(x) if is_float(element) and x.dtype.kind in "iub" else x
 
 
 @evaluates("stablehlo.dot_general")
-def dot_general(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def dot_general(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Batch dimensions first, then those of the left that stay, then those of the right."""
     dims = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
     left = arranged(operands[0], dims.lhs_batching_dimensions, dims.lhs_contracting_dimensions, contracted_last=True)
@@ -62,7 +62,7 @@ def arranged(x: Array, batch: list[int], contracted: list[int], *, contracted_la
 
 
 @evaluates("stablehlo.dot")
-def dot(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def dot(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A product of vectors and matrices."""
     left, right = (_accumulated(machine, op, x) for x in operands)
     rows = left[:, None] if left.ndim == 2 else left
@@ -72,7 +72,7 @@ def dot(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array
 
 
 @evaluates("stablehlo.convolution", "stablehlo.dynamic_conv")
-def convolution(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def convolution(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A product of windows with kernels, group by group."""
     dims = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     x, kernel = (_accumulated(machine, op, each) for each in align(*operands[:2]))
@@ -99,11 +99,11 @@ def _order(dims: stablehlo.ConvDimensionNumbers, side: str, *names: str) -> list
 
 def _patches(op: ir.Operation, x: Array, sizes: tuple[int, ...], padding: Sequence[int]) -> Array:
     dims = window_dims(op, sizes, padding, "lhs_dilation", "rhs_dilation")
-    views = windows_of(x, np.zeros(x.shape[0], x.dtype), [Window(1), Window(1), *dims])
+    views = windows_of(x, np.zeros(x.shape[0], x.dtype), [WindowDim(1), WindowDim(1), *dims])
     return views.reshape(*views.shape[: x.ndim], *views.shape[x.ndim + 2 :])
 
 
-def _grouped(machine: Machine, patches: Array, kernel: Array, groups: int, batches: int, element: ir.Type) -> Array:
+def _grouped(machine: Evaluator, patches: Array, kernel: Array, groups: int, batches: int, element: ir.Type) -> Array:
     """The result with dimensions devices, batch, features, places… ."""
     devices, batch, features = patches.shape[:3]
     places = patches.shape[3 : 3 + kernel.ndim - 3]
@@ -125,7 +125,7 @@ def _grouped(machine: Machine, patches: Array, kernel: Array, groups: int, batch
 
 
 @evaluates("stablehlo.fft")
-def fft(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def fft(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A product with the matrix of the transform, one dimension after the other."""
     kind = str(op.attributes["fft_type"]).split(" ")[-1].rstrip(">")
     lengths = integers(op, "fft_length")

@@ -9,7 +9,7 @@ import numpy as np
 from meshbridge.ir.mlir import OpError, ir, walk
 from meshbridge.verify.elementwise import spread
 from meshbridge.verify.field import Array
-from meshbridge.verify.machine import Attributed, Machine, align, boolean, evaluates, integer, integers
+from meshbridge.verify.machine import Attributed, Evaluator, align, boolean, evaluates, integer, integers
 
 COMMUNICATING = frozenset(
     f"stablehlo.{name}"
@@ -40,7 +40,7 @@ def _chosen(mask: Array, left: Array, right: Array) -> Array:
 
 
 @evaluates("stablehlo.while")
-def while_(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def while_(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """As long as the condition holds; devices for which it no longer holds keep what they have."""
     carried = list(operands)
     for _ in range(machine.trips):
@@ -56,13 +56,13 @@ def while_(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Ar
 
 
 @evaluates("mhlo.fusion")
-def fusion(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def fusion(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """What its region computes: XLA has put several ops into one."""
     return machine.run(op, 0, operands)
 
 
 @evaluates("stablehlo.case")
-def case(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def case(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The branch with the number of the index; the last one for an index out of range."""
     last = len(op.regions) - 1
     index = operands[0]
@@ -70,12 +70,12 @@ def case(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Arra
 
 
 @evaluates("stablehlo.if")
-def if_(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def if_(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The first region where the predicate holds, else the second."""
     return _branches(machine, op, np.where(operands[0], 0, 1))
 
 
-def _branches(machine: Machine, op: ir.Operation, index: Array) -> list[Array]:
+def _branches(machine: Evaluator, op: ir.Operation, index: Array) -> list[Array]:
     taken = [int(branch) for branch in np.unique(index)]
     results = machine.run(op, taken[0], [])
     if len(taken) > 1:
@@ -87,12 +87,12 @@ def _branches(machine: Machine, op: ir.Operation, index: Array) -> list[Array]:
 
 
 @evaluates("chlo.scan")
-def scan(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def scan(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The region on one slice of each input after the other, with what it carries; the slices that it gives are stacked."""
     return _scan(machine, op, operands, op)
 
 
-def _scan(machine: Machine, op: ir.Operation, operands: list[Array], says: Attributed) -> list[Array]:
+def _scan(machine: Evaluator, op: ir.Operation, operands: list[Array], says: Attributed) -> list[Array]:
     """`says` has the attributes of the scan, `op` its region."""
     taken, made = integers(says, "operandSegmentSizes")[0], integers(says, "resultSegmentSizes")[0]
     inputs, carried = operands[:taken], operands[taken:]
@@ -108,13 +108,13 @@ def _scan(machine: Machine, op: ir.Operation, operands: list[Array], says: Attri
 
 
 @evaluates("func.call")
-def call(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def call(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The results of a function."""
     return machine.call(op, ir.FlatSymbolRefAttr(op.attributes["callee"]).value, operands)
 
 
 @evaluates("stablehlo.composite")
-def composite(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def composite(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The results of its decomposition. That of a scan may leave out the direction: a scan is what the op of that name means."""
     if ir.StringAttr(op.attributes["name"]).value == "chlo.scan" and len(op.regions):
         return _scan(machine, op, operands, Composed(ir.DictAttr(op.attributes["composite_attributes"])))
@@ -122,6 +122,6 @@ def composite(machine: Machine, op: ir.Operation, operands: list[Array]) -> list
 
 
 @evaluates("sdy.named_computation")
-def named_computation(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def named_computation(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The results of its body."""
     return machine.run(op, 0, operands)

@@ -14,7 +14,7 @@ from meshbridge.ir.mlir import OpError, ir
 from meshbridge.verify import narrow_bits
 from meshbridge.verify.bits import bits_of, from_bits, same_bits
 from meshbridge.verify.field import Array, Field
-from meshbridge.verify.machine import RULES, Machine, dtype_of, element_of, evaluates, is_complex, is_float, width_of
+from meshbridge.verify.machine import RULES, Evaluator, dtype_of, element_of, evaluates, is_complex, is_float, width_of
 from meshbridge.verify.narrow_bits import narrow_width
 
 SMALL_POWER = 16
@@ -139,7 +139,7 @@ def apply_binary(field: Field, name: str, left: Array, right: Array, element: ir
         return wrap(exact(left, right), element) if exact else None
 
 
-def _binary(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def _binary(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Two operands, combined elementwise."""
     left, right = operands
     found = apply_binary(machine.field, op.name.split(".")[1], left, right, element_of(op.results[0]))
@@ -168,7 +168,7 @@ def opaque(field: Field, name: str, *operands: Array) -> Array:
     return field.hash_complex(name, *operands) if operands[0].dtype.kind == "c" else field.hash(name, *operands)
 
 
-def _opaque(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def _opaque(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A function that is known by its name alone."""
     return [opaque(machine.field, op.name.split(".")[1], *operands)]
 
@@ -196,7 +196,7 @@ UNARY: dict[str, Callable[[Field, Array], Array]] = {
 }
 
 
-def _unary(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def _unary(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A function that is known in terms of others."""
     return [UNARY[op.name.split(".")[1]](machine.field, operands[0])]
 
@@ -206,25 +206,25 @@ RULES["chlo.tan"] = _unary
 
 
 @evaluates("chlo.square")
-def square(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def square(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """x x."""
     return [machine.field.multiply(operands[0], operands[0])]
 
 
 @evaluates("chlo.conj")
-def conjugate(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def conjugate(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The complex conjugate."""
     return [operands[0].conj()]
 
 
 @evaluates("stablehlo.negate")
-def negate(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def negate(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """-x; integers wrap around."""
     return [wrap(np.negative(operands[0]), element_of(op.results[0]))]
 
 
 @evaluates("stablehlo.abs")
-def absolute(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def absolute(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """x or -x, whichever comes later in the order; of a complex number, the root of its norm."""
     x, field = operands[0], machine.field
     if x.dtype.kind == "c":
@@ -235,7 +235,7 @@ def absolute(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[
 
 
 @evaluates("stablehlo.sign")
-def sign(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def sign(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """-1, 0 or 1 by the order; a complex number over its magnitude."""
     x, field = operands[0], machine.field
     if x.dtype.kind == "c":
@@ -244,13 +244,13 @@ def sign(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Arra
 
 
 @evaluates("stablehlo.not")
-def invert(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def invert(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """All bits the other way."""
     return [wrap(np.invert(operands[0]), element_of(op.results[0]))]
 
 
 @evaluates("stablehlo.is_finite")
-def is_finite(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def is_finite(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Neither an infinity nor NaN."""
     return [machine.field.is_finite(operands[0])]
 
@@ -259,7 +259,7 @@ SHIFTS = {"shift_left": np.left_shift, "shift_right_logical": np.right_shift, "s
 
 
 @evaluates(*(f"stablehlo.{name}" for name in SHIFTS))
-def shift(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def shift(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Shifts by the width or more leave nothing but the sign of an arithmetic one."""
     element, name = element_of(op.results[0]), op.name.split(".")[1]
     width, (number, by) = width_of(element), operands
@@ -292,7 +292,7 @@ def _is_total(op: ir.Operation) -> bool:
 
 
 @evaluates("stablehlo.compare")
-def compare(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def compare(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """By the order of the field; every element but NaN equals itself, and NaN does in a total order."""
     direction = str(op.attributes["comparison_direction"]).split(" ")[-1].rstrip(">")
     left, right = operands
@@ -308,14 +308,14 @@ def spread(scalar: Array, rank: int) -> Array:
 
 
 @evaluates("stablehlo.select")
-def select(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def select(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The second where the first holds, else the third."""
     predicate, on_true, on_false = operands
     return [np.where(spread(predicate, on_true.ndim - 1), on_true, on_false)]
 
 
 @evaluates("stablehlo.clamp")
-def clamp(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def clamp(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """min(max(x, low), high)."""
     low, x, high = (spread(each, operands[1].ndim - 1) for each in operands)
     if x.dtype.kind == "f":
@@ -324,25 +324,25 @@ def clamp(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Arr
 
 
 @evaluates("stablehlo.complex")
-def make_complex(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def make_complex(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A complex number of its two parts."""
     return [operands[0] + 1j * operands[1]]
 
 
 @evaluates("stablehlo.real")
-def real(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def real(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The real part."""
     return [operands[0].real if operands[0].dtype.kind == "c" else operands[0]]
 
 
 @evaluates("stablehlo.imag")
-def imaginary(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def imaginary(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The imaginary part."""
     return [operands[0].imag if operands[0].dtype.kind == "c" else np.zeros_like(operands[0])]
 
 
 @evaluates("stablehlo.convert")
-def convert(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def convert(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Exact among integers and towards wider floats; a hash by the target's type towards narrower ones."""
     return [converted(machine.field, operands[0], element_of(op.operands[0]), element_of(op.results[0]))]
 
@@ -387,14 +387,14 @@ def holds(wide: ir.Type, narrow: ir.Type) -> bool:
 
 
 @evaluates("stablehlo.reduce_precision")
-def reduce_precision(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def reduce_precision(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A hash by the number of bits that are kept."""
     kept = [str(op.attributes[name]) for name in ("exponent_bits", "mantissa_bits")]
     return [machine.field.hash(f"reduce precision to {' '.join(kept)}", operands[0])]
 
 
 @evaluates("stablehlo.popcnt")
-def population_count(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def population_count(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """How many bits are set."""
     mask = (1 << width_of(element_of(op.results[0]))) - 1
     words = operands[0].astype(np.int64).view(np.uint64) & np.uint64(mask)
@@ -403,7 +403,7 @@ def population_count(machine: Machine, op: ir.Operation, operands: list[Array]) 
 
 
 @evaluates("stablehlo.count_leading_zeros")
-def leading_zeros(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def leading_zeros(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """How many bits above the highest one that is set."""
     width = width_of(element_of(op.results[0]))
     words = operands[0].astype(np.int64).view(np.uint64) & np.uint64((1 << width) - 1)
@@ -412,7 +412,7 @@ def leading_zeros(machine: Machine, op: ir.Operation, operands: list[Array]) -> 
 
 
 @evaluates("stablehlo.bitcast_convert")
-def bitcast(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def bitcast(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """See `bits`."""
     source, target = element_of(op.operands[0]), element_of(op.results[0])
     if same_bits(source, target):

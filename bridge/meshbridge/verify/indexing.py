@@ -8,7 +8,7 @@ import numpy as np
 
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.verify.field import Array
-from meshbridge.verify.machine import Machine, align, evaluates, integers, same_numbers, shape_of
+from meshbridge.verify.machine import Evaluator, align, evaluates, integers, same_numbers, shape_of
 from meshbridge.verify.reductions import combiner_of
 
 
@@ -33,7 +33,7 @@ def _beside(part: Array, own: Sequence[int], rank: int) -> Array:
 
 
 @evaluates("stablehlo.gather", "stablehlo.dynamic_gather")
-def gather(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def gather(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Slices at clamped starts."""
     x, indices = operands[:2]
     dims = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
@@ -71,7 +71,7 @@ def _counting(size: int, dim: int, rank: int) -> Array:
 
 
 @evaluates("stablehlo.scatter")
-def scatter(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def scatter(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Updates combined into the operand. A window that sticks out is dropped entirely, as XLA does: StableHLO's text drops what
     sticks out and keeps the rest."""
     half = len(operands) // 2
@@ -117,7 +117,7 @@ def _window(starts: list[Array], sizes: Sequence[int]) -> list[Array]:
 
 
 @evaluates("stablehlo.dynamic_slice")
-def dynamic_slice(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def dynamic_slice(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A slice at a clamped start."""
     x, sizes = operands[0], integers(op, "slice_sizes")
     starts = _starts(x.shape[1:], sizes, operands[1:])
@@ -127,7 +127,7 @@ def dynamic_slice(machine: Machine, op: ir.Operation, operands: list[Array]) -> 
 
 
 @evaluates("stablehlo.dynamic_update_slice")
-def dynamic_update_slice(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def dynamic_update_slice(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The operand with a slice at a clamped start replaced."""
     x, update, *at = align(*operands) if any(each.shape[0] > 1 for each in operands) else operands
     sizes = update.shape[1:]
@@ -138,7 +138,7 @@ def dynamic_update_slice(machine: Machine, op: ir.Operation, operands: list[Arra
 
 
 @evaluates("stablehlo.real_dynamic_slice")
-def real_dynamic_slice(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def real_dynamic_slice(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A slice whose bounds are operands; they must be the same on all devices."""
     x, *bounds = operands
     same = [same_numbers(op, bound, "bound") for bound in bounds]

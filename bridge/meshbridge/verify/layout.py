@@ -24,7 +24,7 @@ Dims = tuple[tuple[Digit, ...], ...]
 
 
 @dataclass(frozen=True)
-class Mesh:
+class DeviceMesh:
     """Named axes from outer to inner; `ids` are the devices in row-major order where they are not 0, 1, 2, …"""
 
     axes: tuple[tuple[str, int], ...]
@@ -84,14 +84,14 @@ def _counters(digits: Sequence[Digit]) -> list[tuple[int, ...]]:
     return list(product(*(range(size) for _, size in digits)))
 
 
-def mesh_named(reference: ir.Attribute, meshes: Mapping[str, ir.Operation]) -> Mesh:
+def mesh_named(reference: ir.Attribute, meshes: Mapping[str, ir.Operation]) -> DeviceMesh:
     """The mesh of a `#sdy.sharding`, which names it or holds it."""
     if isinstance(reference, ir.FlatSymbolRefAttr):
         return mesh_of(meshes[reference.value])
     return mesh_of_attribute(reference)
 
 
-def mesh_of(op: ir.Operation) -> Mesh:
+def mesh_of(op: ir.Operation) -> DeviceMesh:
     """The mesh that a symbol declares: `sdy.mesh` or `mesh.mesh`."""
     if op.name == "sdy.mesh":
         return mesh_of_attribute(op.attributes["mesh"])
@@ -102,14 +102,14 @@ def mesh_of(op: ir.Operation) -> Mesh:
         if plain
         else list(map(str, range(len(shape))))
     )
-    return Mesh(tuple(zip(names, shape, strict=True)), integers(op, "meshbridge.device_ids"))
+    return DeviceMesh(tuple(zip(names, shape, strict=True)), integers(op, "meshbridge.device_ids"))
 
 
-def mesh_of_attribute(attr: ir.Attribute) -> Mesh:
+def mesh_of_attribute(attr: ir.Attribute) -> DeviceMesh:
     """The mesh that a `#sdy.mesh` is."""
     mesh = sdy.MeshAttr(attr)
     axes = [sdy.MeshAxisAttr(axis) for axis in mesh.axes]
-    return Mesh(tuple((axis.name, axis.size) for axis in axes), tuple(mesh.device_ids))
+    return DeviceMesh(tuple((axis.name, axis.size) for axis in axes), tuple(mesh.device_ids))
 
 
 _AXIS = re.compile(r'name = "((?:[^"\\]|\\.)*)", size = (\d+)')
@@ -129,7 +129,7 @@ def groups_by_axes(attribute: ir.Attribute, meshes: Mapping[str, ir.Operation]) 
         mesh = mesh_of(meshes[symbol[1]])
     elif axes:
         ids = stablehlo.MeshAttr(stablehlo.ReplicaGroupMeshAxesAttr(attribute).mesh).device_ids
-        mesh = Mesh(axes, () if ids is None else tuple(np.array(ids).ravel().tolist()))
+        mesh = DeviceMesh(axes, () if ids is None else tuple(np.array(ids).ravel().tolist()))
     else:
         raise MeshError(f"<module>: error: expected a mesh in {text}")
     found = [mesh.digit(name, int(pre), int(size)) if size else mesh.digit(name) for name, pre, size in _REF.findall(refs)]
@@ -145,7 +145,7 @@ def axis_lists(attribute: ir.Attribute) -> list[list[int]]:
     return ast.literal_eval(found[0]) if found else []
 
 
-def dims_of_sharding(mesh: Mesh, sharding: sdy.TensorShardingAttr, manual: set[str]) -> Dims:
+def dims_of_sharding(mesh: DeviceMesh, sharding: sdy.TensorShardingAttr, manual: set[str]) -> Dims:
     """How a `#sdy.sharding` splits each dimension along the axes of a manual computation; along others it stays global.
 
     Raises MeshError for unreduced axes.
@@ -158,7 +158,7 @@ def dims_of_sharding(mesh: Mesh, sharding: sdy.TensorShardingAttr, manual: set[s
     )
 
 
-def _digit(mesh: Mesh, ref: sdy.AxisRefAttr) -> Digit:
+def _digit(mesh: DeviceMesh, ref: sdy.AxisRefAttr) -> Digit:
     if ref.sub_axis_info is None:
         return mesh.digit(ref.name)
     part = sdy.SubAxisInfoAttr(ref.sub_axis_info)
@@ -189,7 +189,7 @@ def _span(block: Sequence[int], local: Sequence[int], shape: Sequence[int]) -> t
     return tuple(slice(int(at) * size, min(int(at) * size + size, whole)) for at, size, whole in sizes)
 
 
-def cut(x: Array, dims: Dims, mesh: Mesh, padding: Array | None = None) -> Array:
+def cut(x: Array, dims: Dims, mesh: DeviceMesh, padding: Array | None = None) -> Array:
     """What each device of `mesh` holds of a value with one entry for all devices or one for each.
 
     `padding` fills what is beyond the end; it is one value for each device, of the shard's shape.
@@ -207,7 +207,7 @@ def cut(x: Array, dims: Dims, mesh: Mesh, padding: Array | None = None) -> Array
 
 
 def join(
-    x: Array, dims: Dims, mesh: Mesh, shape: Sequence[int], members: Sequence[int] | None = None
+    x: Array, dims: Dims, mesh: DeviceMesh, shape: Sequence[int], members: Sequence[int] | None = None
 ) -> tuple[Array, Array | None]:
     """The global value whose shards the devices, or those in `members`, hold, and where shards that should be copies are not.
 

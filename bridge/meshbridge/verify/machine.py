@@ -18,7 +18,7 @@ from meshbridge.ir.mlir import MeshError, OpError, ir, walk
 from meshbridge.verify.field import Array, Field
 from meshbridge.verify.narrow_bits import of_one_kind
 
-Rule = Callable[["Machine", ir.Operation, list[Array]], Sequence[Array]]
+Rule = Callable[["Evaluator", ir.Operation, list[Array]], Sequence[Array]]
 """Gives the results of an op whose operands have these values."""
 
 RULES: dict[str, Rule] = {}
@@ -66,7 +66,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Step:
+class CompiledOp:
     """One op of a block, and the values that no later op of the block reads."""
 
     op: ir.Operation
@@ -77,11 +77,11 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Code:
+class CompiledBlock:
     """A block ready to run: its arguments, its ops, and the operands of its terminator."""
 
     arguments: tuple[ir.Value, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[CompiledOp, ...]
     yields: tuple[ir.Value, ...]
 
 
@@ -90,7 +90,7 @@ Observer = Callable[[ir.Operation, Sequence[Array], Sequence[Array]], None]
 
 
 @dataclass
-class Machine:
+class Evaluator:
     """Evaluates functions of one module. `memory` bounds the bytes that live at once, `trips` the iterations of a loop."""
 
     module: ir.Module
@@ -106,7 +106,7 @@ class Machine:
     functions: dict[str, ir.Operation] = member(default_factory=dict)
     meshes: dict[str, ir.Operation] = member(default_factory=dict)
     _values: dict[ir.Value, Array] = member(default_factory=dict)
-    _codes: dict[tuple[ir.Operation, int], Code] = member(default_factory=dict)
+    _codes: dict[tuple[ir.Operation, int], CompiledBlock] = member(default_factory=dict)
     _live: int = 0
     _calls: int = 0
 
@@ -141,7 +141,7 @@ class Machine:
         """What a value of an op above holds."""
         return self._values[name]
 
-    def _execute(self, step: Step) -> None:
+    def _execute(self, step: CompiledOp) -> None:
         rule = RULES.get(step.name)
         if rule is None:
             raise OpError(step.op, "has no exact evaluation", "docs/verify.md lists the ops that have one")
@@ -161,7 +161,7 @@ class Machine:
         for name in step.last:
             self._live -= _own_bytes(values.pop(name))
 
-    def _code(self, owner: ir.Operation, region: int) -> Code:
+    def _code(self, owner: ir.Operation, region: int) -> CompiledBlock:
         if (owner, region) not in self._codes:
             self._codes[owner, region] = _compile(owner, region)
         return self._codes[owner, region]
@@ -176,7 +176,7 @@ def _own_bytes(value: Array) -> int:
     return value.nbytes if value.base is None else 0
 
 
-def _compile(owner: ir.Operation, region: int) -> Code:
+def _compile(owner: ir.Operation, region: int) -> CompiledBlock:
     blocks = list(owner.regions[region].blocks)
     if len(blocks) != 1:
         raise OpError(owner, f"has {len(blocks)} blocks in a region, expected one")
@@ -194,9 +194,10 @@ def _compile(owner: ir.Operation, region: int) -> Code:
     for op in ops:
         _check_ranks(op)
     steps = tuple(
-        Step(op, op.name, tuple(op.operands), tuple(op.results), tuple(dying.get(index, ()))) for index, op in enumerate(ops[:-1])
+        CompiledOp(op, op.name, tuple(op.operands), tuple(op.results), tuple(dying.get(index, ())))
+        for index, op in enumerate(ops[:-1])
     )
-    return Code(arguments, steps, tuple(ops[-1].operands))
+    return CompiledBlock(arguments, steps, tuple(ops[-1].operands))
 
 
 RANKS = 31

@@ -9,12 +9,12 @@ import numpy as np
 
 from meshbridge.ir.mlir import MeshError, ir, sdy, source_location
 from meshbridge.verify.field import Array
-from meshbridge.verify.layout import Dims, Mesh, cut, dims_of_sharding, join, mesh_named
-from meshbridge.verify.machine import Grid, Machine, evaluates, shape_of
+from meshbridge.verify.layout import DeviceMesh, Dims, cut, dims_of_sharding, join, mesh_named
+from meshbridge.verify.machine import Evaluator, Grid, evaluates, shape_of
 
 
 @dataclass(eq=False)
-class Disagreement(MeshError):
+class ReplicaConflict(MeshError):
     """Devices that should hold copies of one shard hold different ones: result `index` of `op` on `devices`."""
 
     op: ir.Operation
@@ -39,7 +39,7 @@ def _shardings(op: ir.Operation, name: str) -> list[sdy.TensorShardingAttr]:
 _NAMES = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
-def mesh_of_computation(machine: Machine, op: ir.Operation) -> Mesh | None:
+def mesh_of_computation(machine: Evaluator, op: ir.Operation) -> DeviceMesh | None:
     """The mesh of a manual computation; None for another op and for one that speaks of no mesh."""
     if op.name != "sdy.manual_computation":
         return None
@@ -47,7 +47,7 @@ def mesh_of_computation(machine: Machine, op: ir.Operation) -> Mesh | None:
     return mesh_named(said[0].mesh_or_ref, machine.meshes) if said else None
 
 
-def sharding_of_result(machine: Machine, op: ir.Operation, number: int) -> tuple[Dims, Mesh] | None:
+def sharding_of_result(machine: Evaluator, op: ir.Operation, number: int) -> tuple[Dims, DeviceMesh] | None:
     """How the devices of a manual computation hold a result; None for another op and for one that speaks of no mesh."""
     mesh = mesh_of_computation(machine, op)
     if mesh is None:
@@ -57,7 +57,7 @@ def sharding_of_result(machine: Machine, op: ir.Operation, number: int) -> tuple
 
 
 @evaluates("sdy.manual_computation")
-def manual_computation(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def manual_computation(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The region on every device of the mesh, on shards of the operands; free axes compute the same several times."""
     into, out = _shardings(op, "in_shardings"), _shardings(op, "out_shardings")
     mesh = mesh_of_computation(machine, op)
@@ -82,14 +82,14 @@ def manual_computation(machine: Machine, op: ir.Operation, operands: list[Array]
     return joined
 
 
-def _outside(op: ir.Operation, number: int, value: Array, dims: Dims, mesh: Mesh, shape: tuple[int, ...]) -> Array:
+def _outside(op: ir.Operation, number: int, value: Array, dims: Dims, mesh: DeviceMesh, shape: tuple[int, ...]) -> Array:
     whole, wrong = join(value, dims, mesh, shape)
     if wrong is not None:
-        raise Disagreement(op, number, wrong)
+        raise ReplicaConflict(op, number, wrong)
     return whole
 
 
-def _inside(value: Array, dims: Dims, mesh: Mesh, shape: tuple[int, ...]) -> Array:
+def _inside(value: Array, dims: Dims, mesh: DeviceMesh, shape: tuple[int, ...]) -> Array:
     """Joined for every device from those that differ from it in the digits of `dims` alone."""
     digits = [digit for dim in dims for digit in dim]
     if not digits:

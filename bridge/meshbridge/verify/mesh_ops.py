@@ -12,8 +12,8 @@ from meshbridge.ir.mlir import OpError, ir
 from meshbridge.verify.collectives import exchange, moved, parts, swapped
 from meshbridge.verify.elementwise import apply_binary, converted
 from meshbridge.verify.field import Array
-from meshbridge.verify.layout import Digit, Mesh, axis_lists, mesh_of, numbers_of
-from meshbridge.verify.machine import Machine, align, element_of, evaluates, index, integer, integers, same_numbers, shape_of
+from meshbridge.verify.layout import DeviceMesh, Digit, axis_lists, mesh_of, numbers_of
+from meshbridge.verify.machine import Evaluator, align, element_of, evaluates, index, integer, integers, same_numbers, shape_of
 from meshbridge.verify.reductions import combiner_named, reduced
 
 DYNAMIC = -(2**63)
@@ -22,7 +22,7 @@ DYNAMIC = -(2**63)
 _KIND = re.compile(r"#mesh(?:\.partial<\s*|<partial\s+)(\w+)\s*>")
 
 
-def _mesh(machine: Machine, op: ir.Operation) -> Mesh:
+def _mesh(machine: Evaluator, op: ir.Operation) -> DeviceMesh:
     """The mesh of an op. Raises OpError where it runs on other devices than the program."""
     mesh = mesh_of(machine.meshes[ir.FlatSymbolRefAttr(op.attributes["mesh"]).value])
     if mesh.size != machine.grid.count:
@@ -30,7 +30,7 @@ def _mesh(machine: Machine, op: ir.Operation) -> Mesh:
     return mesh
 
 
-def _digits(mesh: Mesh, axes: Sequence[int]) -> list[Digit]:
+def _digits(mesh: DeviceMesh, axes: Sequence[int]) -> list[Digit]:
     return [mesh.digit(mesh.axes[axis][0]) for axis in axes]
 
 
@@ -46,7 +46,7 @@ COMBINERS = {
 """Reduction kind to the op that combines two elements."""
 
 
-def _reduced(machine: Machine, op: ir.Operation) -> Callable[[Array], Array]:
+def _reduced(machine: Evaluator, op: ir.Operation) -> Callable[[Array], Array]:
     """The reduction of stacked members, which are in the result's element type already."""
     kind, element = _kind(op), element_of(op.results[0])
     if kind not in COMBINERS:
@@ -68,12 +68,12 @@ def _reduced(machine: Machine, op: ir.Operation) -> Callable[[Array], Array]:
     return of_members
 
 
-def _groups(machine: Machine, op: ir.Operation) -> list[list[int]]:
+def _groups(machine: Evaluator, op: ir.Operation) -> list[list[int]]:
     mesh = _mesh(machine, op)
     return mesh.groups(_digits(mesh, integers(op, "mesh_axes")))
 
 
-def _member(machine: Machine, op: ir.Operation, operands: list[Array], name: str) -> int:
+def _member(machine: Evaluator, op: ir.Operation, operands: list[Array], name: str) -> int:
     """The in-group number that `root`, `source` or `destination` names. Raises OpError where devices name different ones."""
     mesh, values, number = _mesh(machine, op), iter(operands[1:]), 0
     for (_, size), entry in zip(_digits(mesh, integers(op, "mesh_axes")), integers(op, name), strict=True):
@@ -83,24 +83,24 @@ def _member(machine: Machine, op: ir.Operation, operands: list[Array], name: str
     return number
 
 
-def _prepared(machine: Machine, op: ir.Operation, x: Array) -> Array:
+def _prepared(machine: Evaluator, op: ir.Operation, x: Array) -> Array:
     return converted(machine.field, x, element_of(op.operands[0]), element_of(op.results[0]))
 
 
 @evaluates("mesh.sharding", "mesh.get_sharding")
-def sharding(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def sharding(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """What a sharding says at run time alone: the offsets and halo sizes that are operands, in that order."""
     return [np.stack(align(*operands), axis=1) if operands else np.zeros((1, 0), np.int64)]
 
 
 @evaluates("mesh.shard")
-def shard(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def shard(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Its operand: an annotation."""
     return [operands[0]]
 
 
 @evaluates("mesh.all_reduce", "mesh.reduce")
-def all_reduce(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def all_reduce(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Converted, then reduced over each group; of `reduce`, devices other than the root hold zeros."""
     total, x = _reduced(machine, op), _prepared(machine, op, operands[0])
     found = exchange(machine, x, _groups(machine, op), x.shape[1:], total)
@@ -108,21 +108,21 @@ def all_reduce(machine: Machine, op: ir.Operation, operands: list[Array]) -> lis
 
 
 @evaluates("mesh.reduce_scatter")
-def reduce_scatter(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def reduce_scatter(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Converted, reduced over each group, and sliced."""
     total, dim, x = _reduced(machine, op), integer(op, "scatter_axis"), _prepared(machine, op, operands[0])
     return [exchange(machine, x, _groups(machine, op), shape_of(op.results[0]), lambda rows: parts(total(rows), len(rows), dim))]
 
 
 @evaluates("mesh.all_gather", "mesh.gather")
-def all_gather(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def all_gather(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The members' values one after the other; of `gather`, devices other than the root hold zeros."""
     dim, shape = integer(op, "gather_axis"), shape_of(op.results[0])
     found = exchange(machine, operands[0], _groups(machine, op), shape, lambda rows: np.concatenate(list(rows), axis=dim))
     return [_only_root(machine, op, operands, found) if op.name == "mesh.gather" else found]
 
 
-def _only_root(machine: Machine, op: ir.Operation, operands: list[Array], found: Array) -> Array:
+def _only_root(machine: Evaluator, op: ir.Operation, operands: list[Array], found: Array) -> Array:
     roots = [group[_member(machine, op, operands, "root")] for group in _groups(machine, op)]
     kept = np.zeros_like(found)
     kept[roots] = found[roots]
@@ -130,12 +130,12 @@ def _only_root(machine: Machine, op: ir.Operation, operands: list[Array], found:
 
 
 @evaluates("mesh.all_slice")
-def all_slice(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def all_slice(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Every member's own piece of its value."""
     return [_sliced(machine, op, operands[0], integer(op, "slice_axis"))]
 
 
-def _sliced(machine: Machine, op: ir.Operation, x: Array, dim: int) -> Array:
+def _sliced(machine: Evaluator, op: ir.Operation, x: Array, dim: int) -> Array:
     def own(rows: Array) -> Array:
         return np.stack([np.split(row, len(rows), axis=dim)[number] for number, row in enumerate(rows)])
 
@@ -143,27 +143,27 @@ def _sliced(machine: Machine, op: ir.Operation, x: Array, dim: int) -> Array:
 
 
 @evaluates("mesh.all_to_all")
-def all_to_all(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def all_to_all(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Number j holds the j-th pieces of all members, one after the other."""
     split, join, shape = integer(op, "split_axis"), integer(op, "concat_axis"), shape_of(op.results[0])
     return [exchange(machine, operands[0], _groups(machine, op), shape, lambda rows: swapped(rows, split, join))]
 
 
 @evaluates("mesh.broadcast")
-def broadcast(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def broadcast(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The root's value."""
     root = _member(machine, op, operands, "root")
     return [exchange(machine, operands[0], _groups(machine, op), operands[0].shape[1:], lambda rows: rows[root])]
 
 
 @evaluates("mesh.scatter")
-def scatter(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def scatter(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Every member's piece of the root's value."""
     return [_sliced(machine, op, broadcast(machine, op, operands)[0], integer(op, "scatter_axis"))]
 
 
 @evaluates("mesh.shift")
-def shift(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def shift(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Values moved along one axis; zeros where none arrives."""
     mesh, axis, offset = _mesh(machine, op), integer(op, "shift_axis"), integer(op, "offset")
     pairs = []
@@ -178,7 +178,7 @@ def shift(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Arr
 
 
 @evaluates("mesh.permute")
-def permute(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def permute(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Number L along `target_axes` holds the value of number L along `mesh_axes`."""
     mesh = _mesh(machine, op)
     into = {min(group): group for group in mesh.groups(_digits(mesh, integers(op, "target_axes")))}
@@ -187,7 +187,7 @@ def permute(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[A
 
 
 @evaluates("mesh.update_halo")
-def update_halo(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def update_halo(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Every halo cell gets its owner's value, dimension by dimension; elements beyond the global tensor keep what they hold."""
     mesh, x = _mesh(machine, op), machine.everywhere(operands[0]).copy()
     split = [(dim, axes) for dim, axes in enumerate(axis_lists(op.attributes["split_axes"])) if axes]
@@ -213,7 +213,7 @@ def _at(dim: int, cell: int) -> tuple[object, ...]:
 
 
 @evaluates("mesh.process_multi_index")
-def process_multi_index(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def process_multi_index(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The device's coordinates on some axes; on all where none is named."""
     mesh = _mesh(machine, op)
     axes = integers(op, "axes") or range(len(mesh.axes))
@@ -221,13 +221,13 @@ def process_multi_index(machine: Machine, op: ir.Operation, operands: list[Array
 
 
 @evaluates("mesh.process_linear_index")
-def process_linear_index(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def process_linear_index(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The device's row-major number."""
     return [_mesh(machine, op).positions()]
 
 
 @evaluates("mesh.neighbors_linear_indices")
-def neighbors_linear_indices(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def neighbors_linear_indices(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The row-major numbers of the devices before and after one along some axes; -1 beyond either end."""
     mesh, device = _mesh(machine, op), _row_major(_mesh(machine, op), operands)
     digits = _digits(mesh, integers(op, "split_axes"))
@@ -239,7 +239,7 @@ def neighbors_linear_indices(machine: Machine, op: ir.Operation, operands: list[
     return [beside[0][device], beside[1][device]]
 
 
-def _row_major(mesh: Mesh, coordinates: Sequence[Array]) -> Array:
+def _row_major(mesh: DeviceMesh, coordinates: Sequence[Array]) -> Array:
     """The row-major number of the device that has these coordinates."""
     number = np.zeros(1, np.int64)
     for (_, size), coordinate in zip(mesh.axes, coordinates, strict=True):
@@ -248,7 +248,7 @@ def _row_major(mesh: Mesh, coordinates: Sequence[Array]) -> Array:
 
 
 @evaluates("mesh.shard_shape")
-def shard_shape(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def shard_shape(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Per dimension the size of one device's shard, halos included: by its offsets, else by ceiling division."""
     position = [str(value.type) for value in op.operands].index("!mesh.sharding")
     said = op.operands[position].owner.operation
@@ -289,7 +289,7 @@ def _filled(entries: Sequence[int], operands: Iterable[Array]) -> list[Array]:
 
 
 @evaluates("mesh.mesh_shape")
-def mesh_shape(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def mesh_shape(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Sizes of axes; of all where none is named."""
     mesh = mesh_of(machine.meshes[ir.FlatSymbolRefAttr(op.attributes["mesh"]).value])
     return [np.array([mesh.axes[axis][1]]) for axis in integers(op, "axes") or range(len(mesh.axes))]

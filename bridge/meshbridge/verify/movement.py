@@ -6,17 +6,17 @@ import numpy as np
 
 from meshbridge.ir.mlir import OpError, ir
 from meshbridge.verify.field import Array
-from meshbridge.verify.machine import Machine, align, element_of, evaluates, integer, integers, shape_of
+from meshbridge.verify.machine import Evaluator, align, element_of, evaluates, integer, integers, shape_of
 
 
 @evaluates("stablehlo.reshape", "stablehlo.dynamic_reshape")
-def reshape(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def reshape(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The same elements in row-major order."""
     return [operands[0].reshape(operands[0].shape[0], *shape_of(op.results[0]))]
 
 
 @evaluates("mhlo.bitcast")
-def bitcast_layout(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def bitcast_layout(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The same elements in the order in which memory holds them; layouts list dimensions from inner to outer."""
     if element_of(op.operands[0]) != element_of(op.results[0]):
         raise OpError(op, "reads elements of another type out of memory, which has no exact evaluation")
@@ -28,13 +28,13 @@ def bitcast_layout(machine: Machine, op: ir.Operation, operands: list[Array]) ->
 
 
 @evaluates("stablehlo.transpose")
-def transpose(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def transpose(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Result dimension i is operand dimension permutation[i]."""
     return [operands[0].transpose(0, *(dim + 1 for dim in integers(op, "permutation")))]
 
 
 @evaluates("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim")
-def broadcast_in_dim(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def broadcast_in_dim(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Operand dimension i is result dimension broadcast_dimensions[i]."""
     shape, x = shape_of(op.results[0]), operands[0]
     dims = integers(op, "broadcast_dimensions")
@@ -47,7 +47,7 @@ def broadcast_in_dim(machine: Machine, op: ir.Operation, operands: list[Array]) 
 
 
 @evaluates("stablehlo.broadcast")
-def broadcast(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def broadcast(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """New dimensions in front."""
     shape, x = shape_of(op.results[0]), operands[0]
     new = (1,) * (len(shape) + 1 - x.ndim)
@@ -55,26 +55,26 @@ def broadcast(machine: Machine, op: ir.Operation, operands: list[Array]) -> list
 
 
 @evaluates("stablehlo.slice")
-def slice_(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def slice_(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Every stride-th element from start to limit."""
     bounds = zip(integers(op, "start_indices"), integers(op, "limit_indices"), integers(op, "strides"), strict=True)
     return [operands[0][(slice(None), *(slice(*bound) for bound in bounds))]]
 
 
 @evaluates("stablehlo.reverse")
-def reverse(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def reverse(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The other way round along some dimensions."""
     return [np.flip(operands[0], tuple(dim + 1 for dim in integers(op, "dimensions")))]
 
 
 @evaluates("stablehlo.concatenate")
-def concatenate(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def concatenate(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """One after the other along a dimension."""
     return [np.concatenate(align(*operands), axis=integer(op, "dimension") + 1)]
 
 
 @evaluates("stablehlo.pad")
-def pad(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def pad(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Elements before, after and between; negative amounts crop."""
     x, value = align(*operands)
     low, high = integers(op, "edge_padding_low"), integers(op, "edge_padding_high")
@@ -101,24 +101,24 @@ def padded(x: Array, value: Array, low: tuple[int, ...], high: tuple[int, ...], 
 
 
 @evaluates("stablehlo.get_dimension_size")
-def dimension_size(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def dimension_size(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A static size as a number."""
     return [np.array([shape_of(op.operands[0])[integer(op, "dimension")]], np.int32)]
 
 
 @evaluates("stablehlo.optimization_barrier", "mhlo.copy", "sdy.propagation_barrier", "sdy.sharding_constraint", "sdy.reshard")
-def identity(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def identity(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Its operands."""
     return operands
 
 
 @evaluates("sdy.sharding_group")
-def nothing(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def nothing(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """An op without results."""
     return []
 
 
 @evaluates("stablehlo.after_all", "stablehlo.create_token")
-def token(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def token(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A value that only says what comes first."""
     return [np.zeros(1, np.bool_)]

@@ -11,19 +11,19 @@ from meshbridge.ir.mlir import ir
 from meshbridge.verify.contractions import arranged, product
 from meshbridge.verify.elementwise import opaque
 from meshbridge.verify.field import Array
-from meshbridge.verify.machine import Machine, align, element_of, evaluates, integer, same_numbers, shape_of
+from meshbridge.verify.machine import Evaluator, align, element_of, evaluates, integer, same_numbers, shape_of
 from meshbridge.verify.movement import padded
 from meshbridge.verify.reductions import run_scalars
 
 
 @evaluates("stablehlo.map")
-def map_(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def map_(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A region of scalars on each element."""
     return run_scalars(machine, op, 0, align(*operands))
 
 
 @evaluates("stablehlo.einsum", "stablehlo.unary_einsum")
-def einsum(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def einsum(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A sum of products by labels; a label twice in one operand takes its diagonal."""
     given, wanted = ir.StringAttr(op.attributes["einsum_config"]).value.replace(" ", "").split("->")
     sides = [_diagonal(x, labels) for x, labels in zip(align(*operands), given.split(","), strict=True)]
@@ -45,7 +45,7 @@ def _diagonal(x: Array, labels: str) -> tuple[Array, str]:
     return x, labels
 
 
-def _summed(machine: Machine, x: Array, labels: str, kept: set[str]) -> tuple[Array, str]:
+def _summed(machine: Evaluator, x: Array, labels: str, kept: set[str]) -> tuple[Array, str]:
     axes = tuple(index + 1 for index, label in enumerate(labels) if label not in kept)
     if not axes:
         return x, labels
@@ -54,7 +54,7 @@ def _summed(machine: Machine, x: Array, labels: str, kept: set[str]) -> tuple[Ar
 
 
 def _product(
-    machine: Machine, left: tuple[Array, str], right: tuple[Array, str], wanted: str, element: ir.Type
+    machine: Evaluator, left: tuple[Array, str], right: tuple[Array, str], wanted: str, element: ir.Type
 ) -> tuple[Array, str]:
     (a, a_labels), (b, b_labels) = left, right
     both = [label for label in a_labels if label in b_labels]
@@ -68,7 +68,7 @@ def _product(
 
 
 @evaluates("stablehlo.torch_index_select")
-def index_select(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def index_select(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Slices of the operand by clamped index along one dimension, for each batch."""
     x, indices = align(*operands)
     dim, batch = integer(op, "dim"), integer(op, "batch_dims")
@@ -84,19 +84,19 @@ def _channels(x: Array, op: ir.Operation, rank: int) -> Array:
     return x.reshape(x.shape[0], *(-1 if index == dim else 1 for index in range(rank)))
 
 
-def _epsilon(machine: Machine, op: ir.Operation) -> float:
+def _epsilon(machine: Evaluator, op: ir.Operation) -> float:
     value = np.float32(ir.FloatAttr(op.attributes["epsilon"]).value)
     return float(machine.field.from_floats(np.array(value)))
 
 
-def _shared(machine: Machine, op: ir.Operation, x: Array) -> tuple[tuple[int, ...], float]:
+def _shared(machine: Evaluator, op: ir.Operation, x: Array) -> tuple[tuple[int, ...], float]:
     """The dimensions of `x` along which a feature's elements stand, and one over their number."""
     axes = tuple(dim + 1 for dim in range(x.ndim - 1) if dim != integer(op, "feature_index"))
     count = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
     return axes, machine.field.integer(pow(count, -1, machine.field.prime))
 
 
-def _moments(machine: Machine, op: ir.Operation, x: Array) -> tuple[Array, Array]:
+def _moments(machine: Evaluator, op: ir.Operation, x: Array) -> tuple[Array, Array]:
     """Mean and variance of each feature."""
     field, (axes, share) = machine.field, _shared(machine, op, x)
     mean = field.reduce(field.sum(x, axes) * share)
@@ -104,7 +104,7 @@ def _moments(machine: Machine, op: ir.Operation, x: Array) -> tuple[Array, Array
     return mean, field.reduce(field.sum(field.multiply(centred, centred), axes) * share)
 
 
-def _normalized(machine: Machine, op: ir.Operation, x: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
+def _normalized(machine: Evaluator, op: ir.Operation, x: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
     """The operand less its mean over its deviation, and one over the deviation."""
     field, rank = machine.field, x.ndim - 1
     rate = field.inverse(opaque(field, "sqrt", field.reduce(_channels(variance, op, rank) + _epsilon(machine, op))))
@@ -112,7 +112,7 @@ def _normalized(machine: Machine, op: ir.Operation, x: Array, mean: Array, varia
 
 
 @evaluates("stablehlo.batch_norm_inference")
-def batch_norm_inference(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def batch_norm_inference(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Normalized by the given mean and variance, scaled and shifted."""
     x, scale, offset, mean, variance = operands
     field, rank = machine.field, x.ndim - 1
@@ -121,7 +121,7 @@ def batch_norm_inference(machine: Machine, op: ir.Operation, operands: list[Arra
 
 
 @evaluates("stablehlo.batch_norm_training")
-def batch_norm_training(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def batch_norm_training(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Normalized by the mean and variance of the operand, which are results too."""
     x, scale, offset = operands
     mean, variance = _moments(machine, op, x)
@@ -129,7 +129,7 @@ def batch_norm_training(machine: Machine, op: ir.Operation, operands: list[Array
 
 
 @evaluates("stablehlo.batch_norm_grad")
-def batch_norm_grad(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def batch_norm_grad(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The gradient by operand, scale and offset, as StableHLO defines it: with 1 / (variance + epsilon), no square of a root."""
     x, scale, mean, variance, gradient = operands
     field, rank = machine.field, x.ndim - 1
@@ -146,7 +146,7 @@ def batch_norm_grad(machine: Machine, op: ir.Operation, operands: list[Array]) -
 
 
 @evaluates("stablehlo.dynamic_pad")
-def dynamic_pad(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def dynamic_pad(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A padding whose amounts are operands."""
     x, value = align(*operands[:2])
     low, high, interior = (same_numbers(op, each, "size") for each in operands[2:])

@@ -8,12 +8,12 @@ import numpy as np
 
 from meshbridge.ir.mlir import OpError, ir
 from meshbridge.verify.field import Array, Field
-from meshbridge.verify.machine import Machine, align, evaluates, integer
+from meshbridge.verify.machine import Evaluator, align, evaluates, integer
 from meshbridge.verify.reductions import run_scalars
 
 
 @evaluates("stablehlo.sort")
-def sort(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def sort(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Sorted together along a dimension by the comparator; always stable."""
     values = align(*operands)
     dim = integer(op, "dimension", -1)
@@ -61,7 +61,7 @@ def _exchanges(length: int) -> Iterator[tuple[Array, Array]]:
 
 
 @evaluates("chlo.top_k", "mhlo.topk")
-def top_k(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def top_k(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The largest k along the last dimension and where they stand; equal ones in their order."""
     return largest(machine.field, op, op.attributes, operands[0])
 

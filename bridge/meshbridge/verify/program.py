@@ -29,8 +29,19 @@ from meshbridge.verify import (
 )
 from meshbridge.verify.field import PRIMES, Array, Field
 from meshbridge.verify.inputs import draw
-from meshbridge.verify.layout import Dims, Mesh, axis_lists, cut, dims_of_sharding, join, mesh_named, mesh_of, pieces, shard_shape
-from meshbridge.verify.machine import RANKS, TRIPS, Grid, Machine, Observer
+from meshbridge.verify.layout import (
+    DeviceMesh,
+    Dims,
+    axis_lists,
+    cut,
+    dims_of_sharding,
+    join,
+    mesh_named,
+    mesh_of,
+    pieces,
+    shard_shape,
+)
+from meshbridge.verify.machine import RANKS, TRIPS, Evaluator, Grid, Observer
 from meshbridge.verify.narrow_bits import as_its_type
 
 FAMILIES = (
@@ -77,18 +88,18 @@ class Shards:
 
     value: Array
     dims: Dims
-    mesh: Mesh
+    mesh: DeviceMesh
 
 
 @dataclass(frozen=True)
-class Program:
+class VerifiedProgram:
     """A module with its entry point. `mesh` is None for a program on global tensors."""
 
     module: ir.Module
     main: ir.Operation
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-    mesh: Mesh | None
+    mesh: DeviceMesh | None
     grid: Grid
 
     def evaluate(
@@ -106,7 +117,7 @@ class Program:
         `padding` names the random elements beyond the end of uneven shards, `trips` bounds the iterations of a loop.
         Raises MeshError for a program that cannot be evaluated, manual.Disagreement where copies of a shard differ.
         """
-        machine = Machine(self.module, field, self.grid, memory=memory, observe=observe, trips=trips)
+        machine = Evaluator(self.module, field, self.grid, memory=memory, observe=observe, trips=trips)
         arguments = [self._argument(field, index, value, padding) for index, value in enumerate(inputs)]
         results = machine.run(self.main, 0, arguments)
         return [self._result(index, value) for index, value in enumerate(results)]
@@ -116,23 +127,23 @@ class Program:
 
         `padding` is as for `evaluate`. Raises MeshError for a program that cannot be evaluated.
         """
-        machine = Machine(self.module, field, self.grid, memory=memory, joined={})
+        machine = Evaluator(self.module, field, self.grid, memory=memory, joined={})
         arguments = [self._argument(field, index, value, padding) for index, value in enumerate(inputs)]
         if self.mesh is not None:
             results = map(machine.everywhere, machine.run(self.main, 0, arguments))
             return [Shards(value, port.dims, self.mesh) for value, port in zip(results, self.outputs, strict=True)]
-        with suppress(manual.Disagreement):
+        with suppress(manual.ReplicaConflict):
             machine.run(self.main, 0, arguments)
         return [self._joined(machine, number) for number in range(len(self.outputs))]
 
-    def _joined(self, machine: Machine, number: int) -> Shards | None:
+    def _joined(self, machine: Evaluator, number: int) -> Shards | None:
         value = self.origin(machine, number)
         if value is None or value not in (machine.joined or {}):
             return None
         sharding = manual.sharding_of_result(machine, value.owner.operation, value.result_number)
         return Shards(machine.joined[value], *sharding) if machine.joined and sharding else None
 
-    def origin(self, machine: Machine, number: int) -> ir.OpResult | None:
+    def origin(self, machine: Evaluator, number: int) -> ir.OpResult | None:
         """The op's result, through calls, that the program gives as result `number`; None for an argument."""
         function = self.main
         while True:
@@ -150,13 +161,13 @@ class Program:
         """The results of the program that are result `index` of `op`."""
         if op == self.main:
             return [index]
-        machine = Machine(self.module, Field(PRIMES[0], 0))
+        machine = Evaluator(self.module, Field(PRIMES[0], 0))
         origins = [self.origin(machine, number) for number in range(len(self.outputs))]
         return [number for number, value in enumerate(origins) if value is not None and value == op.results[index]]
 
-    def manual_mesh(self) -> Mesh | None:
+    def manual_mesh(self) -> DeviceMesh | None:
         """The mesh of the first manual computation of a program on global tensors."""
-        machine = Machine(self.module, Field(PRIMES[0], 0))
+        machine = Evaluator(self.module, Field(PRIMES[0], 0))
         return next((found for op in walk_all(self.module) if (found := manual.mesh_of_computation(machine, op))), None)
 
     @property
@@ -181,7 +192,7 @@ class Program:
             return np.asarray(value[0])
         whole, wrong = join(value, port.dims, self.mesh, port.shape)
         if wrong is not None:
-            raise manual.Disagreement(self.main, index, wrong)
+            raise manual.ReplicaConflict(self.main, index, wrong)
         return np.asarray(whole[0])
 
 
@@ -200,7 +211,7 @@ SHARDING = "sdy.sharding"
 GLOBAL, MESH, SPLIT, PARTIAL = (f"meshbridge.{name}" for name in ("global", "mesh", "split_axes", "partial_axes"))
 
 
-def open_program(module: ir.Module) -> Program:
+def open_program(module: ir.Module) -> VerifiedProgram:
     """Reads what the entry point of `module` says about its arguments and results.
 
     Raises MeshError for a program whose arguments are not tensors of static shape.
@@ -222,7 +233,7 @@ def open_program(module: ir.Module) -> Program:
     outputs = ports[1]
     if mesh is None:
         outputs = tuple(replace(port, declared=_declared(entry, meshes)) for port, entry in zip(outputs, sides[1], strict=True))
-    return Program(module, main, ports[0], outputs, mesh, _grid(module, mesh))
+    return VerifiedProgram(module, main, ports[0], outputs, mesh, _grid(module, mesh))
 
 
 def _side(main: ir.Operation, side: str, count: int) -> list[ir.DictAttr | None]:
@@ -231,11 +242,11 @@ def _side(main: ir.Operation, side: str, count: int) -> list[ir.DictAttr | None]
     return [ir.DictAttr(entry) for entry in ir.ArrayAttr(main.attributes[side])]
 
 
-def _mesh(entry: ir.DictAttr, meshes: dict[str, ir.Operation]) -> Mesh:
+def _mesh(entry: ir.DictAttr, meshes: dict[str, ir.Operation]) -> DeviceMesh:
     return mesh_of(meshes[ir.FlatSymbolRefAttr(entry[MESH]).value])
 
 
-def _port(main: ir.Operation, kind: ir.Type, entry: ir.DictAttr | None, mesh: Mesh | None, says_all: bool) -> Port:
+def _port(main: ir.Operation, kind: ir.Type, entry: ir.DictAttr | None, mesh: DeviceMesh | None, says_all: bool) -> Port:
     if not isinstance(kind, ir.RankedTensorType) or not kind.has_static_shape:
         raise OpError(main, f"has an argument or result of type {kind}", "give sizes of symbolic dimensions by --dims")
     if kind.rank > RANKS:
@@ -267,7 +278,7 @@ def _declared(entry: ir.DictAttr | None, meshes: dict[str, ir.Operation]) -> Dim
     return None if mesh.ids or sharding.unreduced_axes else dims_of_sharding(mesh, sharding, set(dict(mesh.axes)))
 
 
-def _grid(module: ir.Module, mesh: Mesh | None) -> Grid:
+def _grid(module: ir.Module, mesh: DeviceMesh | None) -> Grid:
     """A local program numbers its devices by replica if it asks for replicas or has a collective without a channel."""
     if mesh is None:
         return Grid()
@@ -277,7 +288,7 @@ def _grid(module: ir.Module, mesh: Mesh | None) -> Grid:
     return Grid(partitions=mesh.size)
 
 
-def matched(source: Program, partitioned: Program) -> Program:
+def matched(source: VerifiedProgram, partitioned: VerifiedProgram) -> VerifiedProgram:
     """The second, with what only the source says of its arguments and results.
 
     Raises MeshError unless both programs take and give tensors of the same global shapes and element types.
@@ -290,7 +301,7 @@ def matched(source: Program, partitioned: Program) -> Program:
     return partitioned
 
 
-def _check_alike(source: Program, partitioned: Program) -> None:
+def _check_alike(source: VerifiedProgram, partitioned: VerifiedProgram) -> None:
     for what, ours, theirs in (
         ("argument", source.inputs, partitioned.inputs),
         ("result", source.outputs, partitioned.outputs),

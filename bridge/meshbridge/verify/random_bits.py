@@ -13,7 +13,7 @@ import numpy as np
 from meshbridge.ir.mlir import OpError, ir
 from meshbridge.verify.elementwise import wrap
 from meshbridge.verify.field import Array
-from meshbridge.verify.machine import Machine, dtype_of, element_of, evaluates, index, is_complex, is_float, shape_of, width_of
+from meshbridge.verify.machine import Evaluator, dtype_of, element_of, evaluates, index, is_complex, is_float, shape_of, width_of
 
 _ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 _PARITY = np.uint32(0x1BD11BDA)
@@ -103,7 +103,7 @@ _ALGORITHM = re.compile(r"\b(THREE_FRY|PHILOX|DEFAULT)\b")
 
 
 @evaluates("stablehlo.rng_bit_generator")
-def random_bits(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def random_bits(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The next state and the bits; a floating-point type takes the number that the bits are as an integer."""
     state, shape, element = operands[0], shape_of(op.results[1]), element_of(op.results[1])
     named = _ALGORITHM.search(str(op.attributes["rng_algorithm"]))

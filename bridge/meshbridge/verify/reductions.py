@@ -10,14 +10,14 @@ import numpy as np
 from meshbridge.ir.mlir import OpError, ir, walk
 from meshbridge.verify.elementwise import COMMUTATIVE, apply_binary, wrap
 from meshbridge.verify.field import Array
-from meshbridge.verify.machine import Machine, align, evaluates, integers, width_of
+from meshbridge.verify.machine import Evaluator, align, evaluates, integers, width_of
 
 
 @dataclass(frozen=True)
 class Combiner:
     """What a region does with two elements: `name` is the StableHLO op where it is one, `combine` does it elementwise."""
 
-    machine: Machine
+    machine: Evaluator
     name: str
     element: ir.Type
     combine: Callable[[list[Array], list[Array]], list[Array]]
@@ -82,7 +82,7 @@ def _counted(places: Array, updates: Array, target: Array) -> Array:
     return np.bincount(places, weights=updates, minlength=len(target))
 
 
-def combiner_of(machine: Machine, op: ir.Operation, region: int) -> Combiner:
+def combiner_of(machine: Evaluator, op: ir.Operation, region: int) -> Combiner:
     """The combiner that a region of an op is."""
     block = op.regions[region].blocks[0]
     half = len(block.arguments) // 2
@@ -97,7 +97,7 @@ def combiner_of(machine: Machine, op: ir.Operation, region: int) -> Combiner:
     return Combiner(machine, name, element, combine)
 
 
-def combiner_named(machine: Machine, op: ir.Operation, name: str, element: ir.Type) -> Combiner:
+def combiner_named(machine: Evaluator, op: ir.Operation, name: str, element: ir.Type) -> Combiner:
     """The combiner that `op` has in the StableHLO op of that name."""
 
     def combine(left: list[Array], right: list[Array]) -> list[Array]:
@@ -124,7 +124,7 @@ def _single_op(block: ir.Block) -> str:
     return name if given in ([left, right], [right, left]) and name in COMMUTATIVE else ""
 
 
-def run_scalars(machine: Machine, op: ir.Operation, region: int, arguments: Sequence[Array]) -> list[Array]:
+def run_scalars(machine: Evaluator, op: ir.Operation, region: int, arguments: Sequence[Array]) -> list[Array]:
     """A region of scalars, run elementwise on arrays of one shape.
 
     Raises OpError for a region that reads values from outside.
@@ -169,7 +169,7 @@ def reduced(combiner: Combiner, values: list[Array], axes: tuple[int, ...]) -> l
 
 
 @evaluates("stablehlo.reduce")
-def reduce(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def reduce(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The initial value, combined with all elements along some dimensions."""
     half = len(operands) // 2
     operands = align(*operands)

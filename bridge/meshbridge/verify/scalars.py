@@ -7,7 +7,7 @@ import numpy as np
 from meshbridge.ir.mlir import OpError, ir
 from meshbridge.verify.elementwise import INTEGER, apply_binary, wrap
 from meshbridge.verify.field import Array
-from meshbridge.verify.machine import Machine, align, dtype_of, element_of, evaluates, index, integer, shape_of
+from meshbridge.verify.machine import Evaluator, align, dtype_of, element_of, evaluates, index, integer, shape_of
 
 _BINARY = {
     "addi": "add", "subi": "subtract", "muli": "multiply", "divsi": "divide", "remsi": "remainder", "minsi": "minimum",
@@ -23,7 +23,7 @@ _COMPARED = (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.grea
 
 
 @evaluates(*(f"arith.{name}" for name in _BINARY))
-def binary(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def binary(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Two scalars combined; the arithmetic of one bit, which is modulo 2, has no evaluation here."""
     left, right = operands
     element = element_of(op.results[0])
@@ -37,7 +37,7 @@ def binary(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Ar
 
 
 @evaluates("arith.cmpi")
-def compare(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def compare(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Whether two signed integers compare as the predicate says."""
     predicate = integer(op, "predicate")
     if predicate >= len(_COMPARED):
@@ -47,13 +47,13 @@ def compare(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[A
 
 
 @evaluates("arith.select")
-def select(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def select(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The second operand where the first holds, else the third."""
     return [np.where(*align(*operands))]
 
 
 @evaluates("arith.index_cast", "arith.extsi", "arith.trunci")
-def cast(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def cast(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The same signed integer in another width. Raises OpError for one bit, which is -1."""
     element = element_of(op.results[0])
     if operands[0].dtype == np.bool_ or dtype_of(element) == np.bool_:
@@ -62,21 +62,21 @@ def cast(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Arra
 
 
 @evaluates("tensor.extract")
-def extract(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def extract(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """One element, which each device may choose for itself."""
     source, *indices = align(*operands)
     return [source[index(np.arange(source.shape[0]), *indices)]]
 
 
 @evaluates("tensor.from_elements")
-def from_elements(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def from_elements(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A tensor of the operands, in row-major order."""
     values = align(*operands)
     return [np.stack(values, axis=1).reshape(values[0].shape[0], *shape_of(op.results[0]))]
 
 
 @evaluates("tensor.splat")
-def splat(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def splat(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A tensor of one number."""
     shape = shape_of(op.results[0])
     return [np.broadcast_to(operands[0].reshape(-1, *(1 for _ in shape)), (operands[0].shape[0], *shape))]

@@ -17,7 +17,7 @@ import numpy as np
 from meshbridge.ir.mlir import ir, source_location
 from meshbridge.verify.causes import cases_of_shape, explain_any, listed, partial_along
 from meshbridge.verify.field import Array, Field
-from meshbridge.verify.layout import Mesh
+from meshbridge.verify.layout import DeviceMesh
 from meshbridge.verify.machine import Observer
 
 SKETCHES = 3
@@ -47,7 +47,7 @@ class Parting:
 
 
 @dataclass
-class Held:
+class Sketches:
     """What the devices hold of one value, as sketches: one row for each device.
 
     `value` is kept for what may be a partial maximum or minimum: sketches do not tell those.
@@ -64,9 +64,9 @@ class Tracer:
     """Sketches values and compares them. `mesh` is that of the partitioned program."""
 
     field: Field
-    mesh: Mesh
-    held: dict[tuple[Key, int], list[Held]] = member(default_factory=lambda: defaultdict(list))
-    found: tuple[ir.Operation, Key, int, list[Held]] | None = None
+    mesh: DeviceMesh
+    held: dict[tuple[Key, int], list[Sketches]] = member(default_factory=lambda: defaultdict(list))
+    found: tuple[ir.Operation, Key, int, list[Sketches]] | None = None
     _weights: dict[int, Array] = member(default_factory=dict)
 
     def record(self) -> Observer:
@@ -77,7 +77,7 @@ class Tracer:
                 if not isinstance(name.type, ir.RankedTensorType):
                     continue
                 kept = self.field.as_finite(value) if op.name == "stablehlo.reduce" and value.size <= KEPT else None
-                self.held[key_of(op), number].append(Held(op, value.shape[1:], self.sketches(value), kept))
+                self.held[key_of(op), number].append(Sketches(op, value.shape[1:], self.sketches(value), kept))
 
         return observe
 
@@ -108,7 +108,7 @@ class Tracer:
             self._weights[size] = self.field.random("sketch", (SKETCHES, size))
         return self._weights[size]
 
-    def _explains(self, value: Array, other: Held) -> bool:
+    def _explains(self, value: Array, other: Sketches) -> bool:
         """Whether what the devices hold are the shards of a global value, or may be for all that can be seen."""
         if len(other.shape) != value.ndim or not all(
             local and size % local == 0 for size, local in zip(value.shape, other.shape, strict=True)
@@ -119,7 +119,7 @@ class Tracer:
             return True
         return any(self._is_partial(other, chosen, tiles) for chosen in self.mesh.choices()) or self._is_extreme(value, other)
 
-    def _is_extreme(self, value: Array, other: Held) -> bool:
+    def _is_extreme(self, value: Array, other: Sketches) -> bool:
         if other.value is None:
             return False
         return any(
@@ -135,11 +135,11 @@ class Tracer:
         rows = value.reshape(split).transpose(*range(0, 2 * value.ndim, 2), *range(1, 2 * value.ndim, 2))
         return {tuple(row) for row in self.sketches(np.ascontiguousarray(rows).reshape(-1, *shape)).tolist()}
 
-    def _is_partial(self, other: Held, names: tuple[str, ...], tiles: set[Sketch]) -> bool:
+    def _is_partial(self, other: Sketches, names: tuple[str, ...], tiles: set[Sketch]) -> bool:
         totals = self.field.sum(self.mesh.everywhere(other.sketches)[self.mesh.groups_along(names)], (1,))
         return {tuple(row) for row in totals.tolist()} <= tiles
 
-    def wrong_devices(self, value: Array, other: Held) -> tuple[int, ...]:
+    def wrong_devices(self, value: Array, other: Sketches) -> tuple[int, ...]:
         """The devices that hold no shard of a global value."""
         tiles = self.tiles(value, other.shape)
         rows = self.mesh.everywhere(other.sketches).tolist()

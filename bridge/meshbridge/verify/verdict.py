@@ -15,8 +15,8 @@ from meshbridge.verify.extended import differs, extended
 from meshbridge.verify.field import PRIMES, Array, Field, word
 from meshbridge.verify.inputs import SMALL, draw, draw_by_lines, draw_small, draw_zeros, with_infinities
 from meshbridge.verify.machine import Observer, is_complex, is_float
-from meshbridge.verify.manual import Disagreement
-from meshbridge.verify.program import Port, Program, compares_over_devices, matched, open_program
+from meshbridge.verify.manual import ReplicaConflict
+from meshbridge.verify.program import Port, VerifiedProgram, compares_over_devices, matched, open_program
 from meshbridge.verify.trace import Capture, Parting, Tracer, describe
 
 RUNS = 2
@@ -67,14 +67,14 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Run:
+class FieldRun:
     """A field, and how inputs are drawn. With `below`, integers are in the upper half below that."""
 
     field: Field
     kind: str = RANDOM
     below: int = 0
 
-    def inputs(self, program: Program) -> list[Array]:
+    def inputs(self, program: VerifiedProgram) -> list[Array]:
         """Random global inputs."""
         names = [f"argument {index}" for index in range(len(program.inputs))]
         given = [self._draw(name, port) for name, port in zip(names, program.inputs, strict=True)]
@@ -105,7 +105,7 @@ def _is_mask(port: Port) -> bool:
     return isinstance(port.element, ir.IntegerType) and port.element.width == 1
 
 
-def runs_of(program: Program, seed: int, runs: int = RUNS) -> list[Run]:
+def runs_of(program: VerifiedProgram, seed: int, runs: int = RUNS) -> list[FieldRun]:
     """The runs that verify `program`; their keys come from `seed`.
 
     The first orders small literals naturally, the second the other way round, so that each is positive once; masks are all true
@@ -118,17 +118,17 @@ def runs_of(program: Program, seed: int, runs: int = RUNS) -> list[Run]:
     orders = (1, -1, *(0 for _ in range(runs)))
     kinds = (RANDOM, ALL, *(RANDOM for _ in range(runs)))
     found = [
-        Run(Field(PRIMES[run % len(PRIMES)], word(seed, f"run {run}"), orders[run]), kinds[run])
+        FieldRun(Field(PRIMES[run % len(PRIMES)], word(seed, f"run {run}"), orders[run]), kinds[run])
         for run in range(runs)
         if runs > 1
     ]
     if compares_over_devices(program.module):
-        found.append(Run(Field(PRIMES[runs % len(PRIMES)], word(seed, "run on small numbers"), -1), SMALL_NUMBERS))
+        found.append(FieldRun(Field(PRIMES[runs % len(PRIMES)], word(seed, "run on small numbers"), -1), SMALL_NUMBERS))
     for size in _positions(program.inputs):
-        found.append(Run(Field(PRIMES[0], word(seed, f"run on positions below {size}"), 1), RANDOM, below=size))
+        found.append(FieldRun(Field(PRIMES[0], word(seed, f"run on positions below {size}"), 1), RANDOM, below=size))
     for run, kind in enumerate((LINES, NONE)[:runs]):
         field = Field(PRIMES[(runs + 1 + run) % len(PRIMES)], word(seed, f"run with {kind}"), 1)
-        found.append(Run(extended(field), kind))
+        found.append(FieldRun(extended(field), kind))
     return found
 
 
@@ -165,7 +165,7 @@ def verify(source: ir.Module, partitioned: ir.Module, *, seed: int = 0, runs: in
         expected = left.evaluate(field, inputs, memory=limit)
         try:
             found = right.evaluate(field, inputs, memory=limit)
-        except Disagreement as error:
+        except ReplicaConflict as error:
             numbers = right.results_of(error.op, error.index) or [error.index]
             differences = tuple(Difference(number, 0, 0, (), str(error)) for number in numbers[:1])
         else:
@@ -177,7 +177,7 @@ def verify(source: ir.Module, partitioned: ir.Module, *, seed: int = 0, runs: in
 
 
 def with_causes(
-    program: Program,
+    program: VerifiedProgram,
     differences: Sequence[Difference],
     field: Field,
     inputs: Sequence[Array],
@@ -199,7 +199,9 @@ def with_causes(
     return tuple(replace(each, cause=cause(each.result)) for each in differences)
 
 
-def find_parting(left: Program, right: Program, field: Field, inputs: Sequence[Array], memory: int) -> Parting | None:
+def find_parting(
+    left: VerifiedProgram, right: VerifiedProgram, field: Field, inputs: Sequence[Array], memory: int
+) -> Parting | None:
     """The first value of the source of which the devices hold no shards; None where no op of both says so."""
     mesh = right.mesh or right.manual_mesh()
     if mesh is None:
@@ -217,9 +219,11 @@ def find_parting(left: Program, right: Program, field: Field, inputs: Sequence[A
     return describe(tracer, source, partitioned, again)
 
 
-def _run(program: Program, field: Field, inputs: Sequence[Array], memory: int, observe: Observer, padding: str = "") -> None:
+def _run(
+    program: VerifiedProgram, field: Field, inputs: Sequence[Array], memory: int, observe: Observer, padding: str = ""
+) -> None:
     """Evaluates a program for what an observer sees, up to where its devices contradict each other."""
-    with suppress(Disagreement):
+    with suppress(ReplicaConflict):
         program.evaluate(field, inputs, memory=memory, observe=observe, padding=padding)
 
 

@@ -10,13 +10,13 @@ import numpy as np
 
 from meshbridge.ir.mlir import ir
 from meshbridge.verify.field import Array
-from meshbridge.verify.machine import Machine, align, evaluates, index, integers
+from meshbridge.verify.machine import Evaluator, align, evaluates, index, integers
 from meshbridge.verify.movement import padded
 from meshbridge.verify.reductions import Combiner, combiner_of, reduced, run_scalars
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowDim:
     """The window along one dimension: `size` elements, `spread` apart, every `stride` places of an operand that is padded and
     whose elements stand `base` apart."""
 
@@ -34,7 +34,7 @@ class Window:
         return max(0, (whole - extent) // self.stride + 1) if whole >= extent else 0
 
 
-def windows_of(x: Array, value: Array, dims: Sequence[Window]) -> Array:
+def windows_of(x: Array, value: Array, dims: Sequence[WindowDim]) -> Array:
     """A view of dimensions devices, places…, window…; padding holds `value`, a scalar for each device."""
     widened = padded(x, value, tuple(d.low for d in dims), tuple(d.high for d in dims), tuple(d.base - 1 for d in dims))
     places = [dim.places(size) for dim, size in zip(dims, x.shape[1:], strict=True)]
@@ -46,19 +46,19 @@ def windows_of(x: Array, value: Array, dims: Sequence[Window]) -> Array:
     )
 
 
-def window_dims(op: ir.Operation, sizes: Sequence[int], padding: Sequence[int], base: str, spread: str) -> list[Window]:
+def window_dims(op: ir.Operation, sizes: Sequence[int], padding: Sequence[int], base: str, spread: str) -> list[WindowDim]:
     """The windows of an op along each dimension; `base` and `spread` name the attributes that dilate operand and window."""
     strides, bases, spreads = (integers(op, name, (1,) * len(sizes)) for name in ("window_strides", base, spread))
-    return [Window(*each) for each in zip(sizes, strides, padding[::2], padding[1::2], bases, spreads, strict=True)]
+    return [WindowDim(*each) for each in zip(sizes, strides, padding[::2], padding[1::2], bases, spreads, strict=True)]
 
 
-def _dilated_windows(op: ir.Operation, rank: int) -> list[Window]:
+def _dilated_windows(op: ir.Operation, rank: int) -> list[WindowDim]:
     sizes, padding = integers(op, "window_dimensions", (1,) * rank), integers(op, "padding", (0,) * 2 * rank)
     return window_dims(op, sizes, padding, "base_dilations", "window_dilations")
 
 
 @evaluates("stablehlo.reduce_window")
-def reduce_window(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def reduce_window(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The initial value, combined with each window. Padding is left out where the region is one op, as XLA does: StableHLO's text
     pads with the initial value, which is the same where that is neutral."""
     half = len(operands) // 2
@@ -75,7 +75,7 @@ def reduce_window(machine: Machine, op: ir.Operation, operands: list[Array]) -> 
     return combiner.combine(begun, reduced(combiner, views, tuple(range(rank + 1, 2 * rank + 1))))
 
 
-def _in_order(combiner: Combiner, begun: list[Array], views: list[Array], dims: Sequence[Window]) -> list[Array]:
+def _in_order(combiner: Combiner, begun: list[Array], views: list[Array], dims: Sequence[WindowDim]) -> list[Array]:
     """Each window's elements, combined one after the other as XLA does: a region that compares is not associative where it meets
     NaN."""
     for corner in product(*(range(dim.size) for dim in dims)):
@@ -84,7 +84,7 @@ def _in_order(combiner: Combiner, begun: list[Array], views: list[Array], dims: 
 
 
 @evaluates("stablehlo.select_and_scatter")
-def select_and_scatter(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+def select_and_scatter(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Each window selects one of its elements, which receives the window's number; the first region selects."""
     x, source, init = align(*operands)
     rank = x.ndim - 1

@@ -20,7 +20,7 @@ class Literal:
 
 
 @dataclass(frozen=True)
-class Operand:
+class OperandClause:
     """One operand. `type` is its type where the text does not say it; None means the type of the result."""
 
     type: str | None = None
@@ -44,7 +44,7 @@ class Symbol:
 
 
 @dataclass(frozen=True)
-class Value:
+class ValueClause:
     """`keyword = value`, or the bare value where `keyword` is empty. `default` is filled in where the clause is left out.
 
     `lead` is what stands before the value in print, where it is not ` keyword = `.
@@ -79,14 +79,14 @@ class IndexList:
 
 
 @dataclass(frozen=True)
-class Partial:
+class PartialClause:
     """`partial = sum[1]`: two attributes, absent together. `template` is how the spelling writes kind and axes."""
 
     keyword: str = "partial"
     template: str = "partial = {}{}"
 
 
-Element = Literal | Operand | Operands | Symbol | Value | Flag | IndexList | Partial
+Element = Literal | OperandClause | Operands | Symbol | ValueClause | Flag | IndexList | PartialClause
 
 
 class Types(Enum):
@@ -111,7 +111,7 @@ class Format:
 
     def __post_init__(self) -> None:
         names = {getattr(element, "attribute", None) for element in self.elements} - {None}
-        if any(isinstance(element, Partial) for element in self.elements):
+        if any(isinstance(element, PartialClause) for element in self.elements):
             names |= {"partial_axes", "partial_type"}
         if self.segments:
             names.add("operandSegmentSizes")
@@ -125,19 +125,19 @@ class Format:
 
 
 ON_MESH = (Literal("on"), Symbol("mesh"))
-MESH_AXES = Value("mesh_axes", "mesh_axes", AXES, default="array<i16>")
-AXES_OF_MESH = Value("axes", "axes", AXES, default="array<i16>")
-REDUCTION = Value("reduction", "reduction", KIND, default="#mesh.partial<sum>")
-SPLIT_AXES = Value("split_axes", "split_axes", AXIS_ARRAY)
+MESH_AXES = ValueClause("mesh_axes", "mesh_axes", AXES, default="array<i16>")
+AXES_OF_MESH = ValueClause("axes", "axes", AXES, default="array<i16>")
+REDUCTION = ValueClause("reduction", "reduction", KIND, default="#mesh.partial<sum>")
+SPLIT_AXES = ValueClause("split_axes", "split_axes", AXIS_ARRAY)
 NO_INTEGERS = "array<i64>"
 
 
 def _collective(hint: str, *elements: Element, types: Types = Types.ONE_TO_ONE) -> tuple[Format, ...]:
-    return (Format((Operand(), *ON_MESH, MESH_AXES, *elements), types, (hint,)),)
+    return (Format((OperandClause(), *ON_MESH, MESH_AXES, *elements), types, (hint,)),)
 
 
-def _axis(name: str) -> Value:
-    return Value(name, name, INDEX)
+def _axis(name: str) -> ValueClause:
+    return ValueClause(name, name, INDEX)
 
 
 ROOT = IndexList("root", "root", "index")
@@ -148,7 +148,7 @@ FORMATS: dict[str, tuple[Format, ...]] = {
             (
                 Symbol("sym_name", declares=True),
                 Literal("(", spaced=False),
-                Value("shape", "shape", DIMENSIONS, lead="shape = "),
+                ValueClause("shape", "shape", DIMENSIONS, lead="shape = "),
                 Literal(")", spaced=False),
             ),
             Types.NONE,
@@ -164,7 +164,7 @@ FORMATS: dict[str, tuple[Format, ...]] = {
                 Literal("[", spaced=False),
                 Operands("index"),
                 Literal("]", spaced=False),
-                Value("split_axes", "split_axes", AXES),
+                ValueClause("split_axes", "split_axes", AXES),
             ),
             Types.RESULTS,
             ("down_linear_idx", "up_linear_idx"),
@@ -175,7 +175,7 @@ FORMATS: dict[str, tuple[Format, ...]] = {
             (
                 Symbol("mesh"),
                 SPLIT_AXES,
-                Partial(),
+                PartialClause(),
                 IndexList("halo_sizes", "static_halo_sizes", "i64", NO_INTEGERS, segment=1),
                 IndexList("sharded_dims_offsets", "static_sharded_dims_offsets", "i64", NO_INTEGERS),
             ),
@@ -186,15 +186,15 @@ FORMATS: dict[str, tuple[Format, ...]] = {
     ),
     "shard": (
         Format(
-            (Operand(), Literal("to"), Operand("!mesh.sharding"), Flag("annotate_for_users")),
+            (OperandClause(), Literal("to"), OperandClause("!mesh.sharding"), Flag("annotate_for_users")),
             Types.RESULTS,
             ("sharding_annotated",),
         ),
     ),
-    "get_sharding": (Format((Operand(),), Types.ONE_TO_ONE),),
+    "get_sharding": (Format((OperandClause(),), Types.ONE_TO_ONE),),
     "shard_shape": (
         Format(
-            (Value("", "shape", DIMENSIONS), Operand("!mesh.sharding"), Operand("index")),
+            (ValueClause("", "shape", DIMENSIONS), OperandClause("!mesh.sharding"), OperandClause("index")),
             Types.RESULTS,
             ("shard_shape",),
         ),
@@ -204,7 +204,7 @@ FORMATS: dict[str, tuple[Format, ...]] = {
                 IndexList("dims", "dims", "index"),
                 Literal("sharding"),
                 Literal("="),
-                Operand("!mesh.sharding", segment=1),
+                OperandClause("!mesh.sharding", segment=1),
                 IndexList("device", "device", "index", segment=2),
             ),
             Types.RESULTS,
@@ -223,11 +223,11 @@ FORMATS: dict[str, tuple[Format, ...]] = {
     "reduce_scatter": _collective("reduce_scatter", REDUCTION, _axis("scatter_axis")),
     "scatter": _collective("scatter", _axis("scatter_axis"), ROOT, types=Types.FUNCTIONAL),
     "send": _collective("send", IndexList("destination", "destination", "index"), types=Types.FUNCTIONAL),
-    "shift": _collective("shift", _axis("shift_axis"), Value("offset", "offset", OFFSET), Flag("rotate")),
-    "permute": _collective("permute", Value("target_axes", "target_axes", AXES)),
+    "shift": _collective("shift", _axis("shift_axis"), ValueClause("offset", "offset", OFFSET), Flag("rotate")),
+    "permute": _collective("permute", ValueClause("target_axes", "target_axes", AXES)),
     "update_halo": (
         Format(
-            (Operand(), *ON_MESH, SPLIT_AXES, IndexList("halo_sizes", "static_halo_sizes", "i64", NO_INTEGERS)),
+            (OperandClause(), *ON_MESH, SPLIT_AXES, IndexList("halo_sizes", "static_halo_sizes", "i64", NO_INTEGERS)),
             Types.RESULTS,
         ),
     ),

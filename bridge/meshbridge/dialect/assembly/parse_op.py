@@ -48,7 +48,7 @@ def _read(element: formats.Element, scanner: Scanner, parsed: _Parsed) -> None:
     match element:
         case formats.Literal(text):
             scanner.expect(text)
-        case formats.Operand(type_, segment):
+        case formats.OperandClause(type_, segment):
             parsed.operands[segment].append((scanner.match(OPERAND, "an operand"), type_))
         case formats.Operands(type_, segment):
             while not scanner.at("]"):
@@ -63,14 +63,14 @@ def _read(element: formats.Element, scanner: Scanner, parsed: _Parsed) -> None:
                 )
             name = symbol[1:]
             parsed.attributes.append((attribute, (name if name[0] == '"' else f'"{name}"') if declares else symbol))
-        case formats.Value():
+        case formats.ValueClause():
             _read_value(element, scanner, parsed)
         case formats.Flag(attribute):
             if scanner.accept(attribute):
                 parsed.attributes.append((attribute, ""))
         case formats.IndexList():
             _read_index_list(element, scanner, parsed)
-        case formats.Partial(keyword):
+        case formats.PartialClause(keyword):
             if scanner.accept(keyword):
                 scanner.expect("=")
                 kind = values.read_kind(scanner)
@@ -87,7 +87,7 @@ def _clause(keyword: str, optional: bool, scanner: Scanner) -> bool:
     return True
 
 
-def _read_value(element: formats.Value, scanner: Scanner, parsed: _Parsed) -> None:
+def _read_value(element: formats.ValueClause, scanner: Scanner, parsed: _Parsed) -> None:
     if element.keyword and not _clause(element.keyword, element.default is not None, scanner):
         assert element.default is not None
         parsed.attributes.append((element.attribute, element.default))

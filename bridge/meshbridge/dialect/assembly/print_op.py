@@ -125,19 +125,19 @@ class _Writer:
         match element:
             case formats.Literal(text, spaced):
                 return [f" {text}" if spaced else text]
-            case formats.Operand(type_, segment):
+            case formats.OperandClause(type_, segment):
                 return [" ", self._operand(segments[segment], type_)]
             case formats.Operands(type_, segment):
                 return self._joined([self._operand(segments[segment], type_) for _ in list(segments[segment])])
             case formats.Symbol(attribute, declares):
                 return [" " + (_as_symbol(self._take(attribute)) if declares else self._take(attribute))]
-            case formats.Value():
+            case formats.ValueClause():
                 return self._value(element)
             case formats.Flag(attribute):
                 return [f" {attribute}"] if self.attributes.pop(attribute, None) is not None else []
             case formats.IndexList():
                 return self._index_list(element, segments[element.segment])
-            case formats.Partial():
+            case formats.PartialClause():
                 return self._partial(element)
 
     @staticmethod
@@ -147,7 +147,7 @@ class _Writer:
             parts += [", ", entry] if number else [entry]
         return parts
 
-    def _value(self, element: formats.Value) -> list[Part]:
+    def _value(self, element: formats.ValueClause) -> list[Part]:
         generic = self._take(element.attribute)
         if generic == element.default:
             return []
@@ -163,7 +163,7 @@ class _Writer:
         listed = self._joined([self._operand(segment, element.type) if int(e) == DYNAMIC else e for e in entries])
         return [f" {element.keyword} = [", *listed, "]"]
 
-    def _partial(self, element: formats.Partial) -> list[Part]:
+    def _partial(self, element: formats.PartialClause) -> list[Part]:
         if "partial_axes" not in self.attributes:
             return []
         axes = values.AXES.write(self._take("partial_axes"))
@@ -184,7 +184,7 @@ class _Writer:
         if not self.result_types:
             raise Mismatch("the form has results")
         if (
-            any(isinstance(e, formats.Operand) and e.type is None for e in form.elements)
+            any(isinstance(e, formats.OperandClause) and e.type is None for e in form.elements)
             and self.operand_types[0] != self.result_types[0]
         ):
             raise Mismatch("the result has another type than the operand")

@@ -36,7 +36,7 @@ def read(source: str | bytes, filename: str, ctx: ir.Context, spelling: Spelling
     _refuse_unreadable(source, filename)
     if spelling.mention.search(source):
         refuse_unknown_names(source, filename, spelling)
-    rewriter = _Rewriter(source, filename, spelling)
+    rewriter = _GenericFormWriter(source, filename, spelling)
     rewriter.run()
     return parse_module(SourceMap(source, filename, rewriter.edits), rewriter.rewritten(), ctx)
 
@@ -148,7 +148,7 @@ _GOES_ON = re.compile(r"\s*[,{<(:\-]")
 """What the next line begins with where an operation goes on there."""
 
 
-class _Rewriter:
+class _GenericFormWriter:
     """Turns the mesh operations of one text into generic form.
 
     A module repeats itself: lines that differ in their operands alone share one template, so that most operations cost a look-up.

@@ -82,7 +82,7 @@ def identifier(text: str, otherwise: str = "value") -> str:
     return f"{otherwise}_{name}" if name[0].isdigit() or keyword.iskeyword(name) or keyword.issoftkeyword(name) else name
 
 
-class Names:
+class UniqueNames:
     """Names that are in use, each once in the file."""
 
     def __init__(self) -> None:

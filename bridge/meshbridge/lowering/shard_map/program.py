@@ -39,7 +39,7 @@ from meshbridge.lowering.shard_map.code import (
 )
 from meshbridge.lowering.shard_map.helpers import helper_sources
 from meshbridge.lowering.shard_map.literals import WIDE_NAMES, dtype_name
-from meshbridge.lowering.shard_map.names import Names, argument_name, identifier
+from meshbridge.lowering.shard_map.names import UniqueNames, argument_name, identifier
 from meshbridge.lowering.shard_map.scope import Scope, Script, Value
 from meshbridge.read.formats import Calling, Program, copy_module
 from meshbridge.text import size_text
@@ -77,7 +77,7 @@ def _refuse_many(module: ir.Module) -> None:
 
 
 @dataclass(frozen=True)
-class _Array:
+class _BoundaryArray:
     """An argument or result: its name, its type, and how shards make it up."""
 
     name: str
@@ -102,7 +102,7 @@ class _File:
         self.main = main_function(module)
         self.mesh = mesh_or_single(module)
         self.axis_names = _axis_names(self.mesh)
-        self.names = Names()
+        self.names = UniqueNames()
         self.names.exactly(NAME)
         self.names.exactly(f"{NAME}_on_shards")
         self.script = Script(self.mesh, self.axis_names, self.names, _collectives(module), _functions(module))
@@ -120,7 +120,7 @@ class _File:
         places = range(calling.count if calling else count)
         self.parameters = [named[place] if place in named else self.names.numbered("unread") for place in places]
 
-    def _arrays(self, values: Iterable[ir.Value], side: str, labels: Sequence[str]) -> list[_Array]:
+    def _arrays(self, values: Iterable[ir.Value], side: str, labels: Sequence[str]) -> list[_BoundaryArray]:
         found = []
         for value, entry, label in zip(values, entries(self.main, side), labels, strict=True):
             if not isinstance(value.type, ir.RankedTensorType):
@@ -131,7 +131,7 @@ class _File:
                 raise OpError(self.main, f"has {label} unreduced, which jax.shard_map takes no specs of without check_vma", hint)
             name = self._argument(value, label) if side == "arg_attrs" else ""
             dtype = dtype_name(ir.RankedTensorType(value.type).element_type, self.main)
-            found.append(_Array(name, label, dtype, tuple(shape_of(value)), boundary))
+            found.append(_BoundaryArray(name, label, dtype, tuple(shape_of(value)), boundary))
         return found
 
     def _argument(self, value: ir.Value, label: str) -> str:
@@ -258,7 +258,7 @@ class _File:
             cut.append(Code(f"{name}[{', '.join(entries_of)}]" if any(each.excess(self.mesh)) else name))
         return cut[0] if len(cut) == 1 else tuple_of(cut)
 
-    def _spec(self, array: _Array) -> Code:
+    def _spec(self, array: _BoundaryArray) -> Code:
         """`P("data", None)`, without what stands behind the last axis."""
         entries_of = [self._entry(axes) for axes in array.boundary.split]
         while entries_of and entries_of[-1].text == "None":
@@ -284,7 +284,7 @@ def _axis_names(mesh: Mesh) -> tuple[str, ...]:
     """The user's names; an axis that is divided has a number for each part, outer ones first."""
     if not mesh.rank:
         return ("device",)
-    names = Names()
+    names = UniqueNames()
     found: list[str] = []
     for name, run in mesh.runs.items():
         base = identifier(name, "axis")
@@ -305,7 +305,7 @@ def _collectives(module: ir.Module) -> dict[ir.Operation, Collective]:
     return {op: collective for op, *_, collective in communicating(runs, meshes)}
 
 
-def _table(arrays: Sequence[_Array], spec: Callable[[_Array], Code]) -> list[str]:
+def _table(arrays: Sequence[_BoundaryArray], spec: Callable[[_BoundaryArray], Code]) -> list[str]:
     """One line for each array: its name, its type, its sharding, and its path where that is not the name."""
     rows = []
     for each in arrays:

@@ -31,7 +31,7 @@ from meshbridge.lowering.shard_map.code import (
     tuple_of,
 )
 from meshbridge.lowering.shard_map.literals import WIDE, dtype_name
-from meshbridge.lowering.shard_map.names import Names, base_name
+from meshbridge.lowering.shard_map.names import UniqueNames, base_name
 from meshbridge.lowering.shard_map.table import WRITINGS
 from meshbridge.text import size_text
 
@@ -69,7 +69,7 @@ class Script:
     mesh: Mesh
     axis_names: tuple[str, ...]
     "What Python calls each axis of `mesh`."
-    names: Names
+    names: UniqueNames
     collectives: dict[ir.Operation, Collective]
     functions: Mapping[str, ir.Operation]
     "The functions of the module by their symbols."

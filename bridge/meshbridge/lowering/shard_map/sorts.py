@@ -38,14 +38,14 @@ def sort(op: ir.Operation, scope: Scope) -> Code:
 
 
 @dataclass(frozen=True)
-class _Order:
+class _SortOrder:
     """What a comparator compares: the operands by their numbers, first ones first, and whether the largest comes first."""
 
     keys: tuple[int, ...]
     descends: bool
 
 
-def _order_of(op: ir.Operation, scope: Scope) -> _Order:
+def _order_of(op: ir.Operation, scope: Scope) -> _SortOrder:
     """The order that the region of a sort says."""
     block = op.regions[0].blocks[0]
     arguments: dict[ir.Value, int] = {argument: number for number, argument in enumerate(block.arguments)}
@@ -64,14 +64,14 @@ def _definition(value: ir.Value, *names: str) -> ir.Operation | None:
     return op if op.name.partition(".")[2] in names else None
 
 
-def _compared(value: ir.Value, arguments: dict[ir.Value, int]) -> _Order | None:
+def _compared(value: ir.Value, arguments: dict[ir.Value, int]) -> _SortOrder | None:
     """`a0 < b0`, or for several keys JAX's `a0 < b0 or (a0 == b0 and …)` and `select(a0 == b0, …, a0 < b0)`."""
     op = _definition(value, "compare", "or", "select")
     if op is None:
         return None
     if op.name == "stablehlo.compare":
         key, side = _key(op, arguments), direction_of(op)
-        return _Order((key,), side == "GT") if key is not None and side in ("LT", "GT") else None
+        return _SortOrder((key,), side == "GT") if key is not None and side in ("LT", "GT") else None
     if op.name == "stablehlo.select":
         return _nested(op.operands[0], op.operands[1], op.operands[2], arguments)
     for first, second in (tuple(op.operands), tuple(reversed(op.operands))):
@@ -82,15 +82,15 @@ def _compared(value: ir.Value, arguments: dict[ir.Value, int]) -> _Order | None:
     return None
 
 
-def _nested(tie: ir.Value, rest: ir.Value, first: ir.Value, arguments: dict[ir.Value, int]) -> _Order | None:
+def _nested(tie: ir.Value, rest: ir.Value, first: ir.Value, arguments: dict[ir.Value, int]) -> _SortOrder | None:
     """The order that is `first`, and `rest` where there is a `tie`."""
     equal = _definition(tie, "compare")
     if equal is None or direction_of(equal) != "EQ" or (key := _key(equal, arguments)) is None:
         return None
     others = _compared(rest, arguments)
-    if others is None or _compared(first, arguments) != _Order((key,), others.descends):
+    if others is None or _compared(first, arguments) != _SortOrder((key,), others.descends):
         return None
-    return _Order((key, *others.keys), others.descends)
+    return _SortOrder((key, *others.keys), others.descends)
 
 
 def _key(op: ir.Operation, arguments: dict[ir.Value, int]) -> int | None:

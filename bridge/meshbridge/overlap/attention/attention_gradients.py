@@ -26,7 +26,7 @@ _ADDING = (ReduceScatterOp.OPERATION_NAME, AllReduceOp.OPERATION_NAME)
 
 
 @dataclass(frozen=True)
-class Partial:
+class PartialGradient:
     """A collective that adds up gradients of all keys over devices, and the dimension that runs over keys."""
 
     op: ir.Operation
@@ -43,10 +43,10 @@ class Partial:
 
 
 @dataclass(frozen=True)
-class Ends:
+class PathEnds:
     """Where what is computed of exponentials along keys leaves them."""
 
-    partial: tuple[Partial, ...]
+    partial: tuple[PartialGradient, ...]
     "Gradients of keys and values."
     sums: tuple[LinearReduction, ...]
     "Gradients of queries: sums over keys."
@@ -63,7 +63,7 @@ class AttentionGradients:
 
     exponential: ir.Operation
     keys: int
-    ends: Ends
+    ends: PathEnds
     gathers: tuple[ir.Operation, ...]
     mesh: Mesh
     axis: int
@@ -124,14 +124,14 @@ class AttentionGradients:
         return [each for each in _leaving(self.exponential, self.keys)[1] if each.op not in gradients]
 
 
-def _sources(ends: Ends) -> Iterator[tuple[ir.Value, int]]:
+def _sources(ends: PathEnds) -> Iterator[tuple[ir.Value, int]]:
     """What the ends read block by block, and along which dimension."""
     for each in ends.partial:
         yield each.op.operands[0], each.keys
     yield from sources_of(ends.sums)
 
 
-def reached_from(home: ir.Block, ends: Ends, whole: frozenset[ir.Operation] = frozenset()) -> BlockTrace:
+def reached_from(home: ir.Block, ends: PathEnds, whole: frozenset[ir.Operation] = frozenset()) -> BlockTrace:
     reached = BlockTrace(home, whole)
     for value, dim in _sources(ends):
         reached.reach(value, dim)
@@ -251,7 +251,7 @@ def _matched(exponential: ir.Operation, keys: int, meshes: Mapping[str, Mesh], m
     if not scores.reach(exponential.results[0], keys) or _compared(scores):
         return None
     partial, sums = _leaving(exponential, keys)
-    reached = reached_from(home, Ends(partial, ()))
+    reached = reached_from(home, PathEnds(partial, ()))
     gathers = dict.fromkeys(op for op, _ in reached.moving if op.name == AllGatherOp.OPERATION_NAME)
     axes = {gathered_along(op, meshes, most) for op in gathers}
     if not partial or len(axes) != 1 or None in axes:
@@ -264,10 +264,10 @@ def _matched(exponential: ir.Operation, keys: int, meshes: Mapping[str, Mesh], m
     backward = tuple(
         each
         for each in sums
-        if any(op in products for op, _ in reached_from(home, Ends((), (each,))).moving)
+        if any(op in products for op, _ in reached_from(home, PathEnds((), (each,))).moving)
         and added.isdisjoint(forward_slice([each.op], in_program_order(added)[-1]))
     )
-    ends = Ends(partial, backward)
+    ends = PathEnds(partial, backward)
     reached = reached_from(home, ends)
     if {op for op, _ in reached.moving if op.name == AllGatherOp.OPERATION_NAME} != set(gathers):
         return None
@@ -296,9 +296,9 @@ def _adds(op: ir.Operation, mesh: Mesh, axis: int) -> bool:
     return (view.mesh, along, view.reduction) == (mesh.name, [axis], "sum") and DYNAMIC not in shape_of(op.operands[0])
 
 
-def _leaving(exponential: ir.Operation, keys: int) -> tuple[tuple[Partial, ...], tuple[LinearReduction, ...]]:
+def _leaving(exponential: ir.Operation, keys: int) -> tuple[tuple[PartialGradient, ...], tuple[LinearReduction, ...]]:
     """What adds up over devices, and the sums over keys, of anything that is computed of the exponentials key by key."""
-    partial: dict[ir.Operation, Partial] = {}
+    partial: dict[ir.Operation, PartialGradient] = {}
     sums: dict[ir.Operation, LinearReduction] = {}
     seen: set[tuple[ir.Value, int]] = set()
     waiting = [(exponential.results[0], keys)]
@@ -312,7 +312,7 @@ def _leaving(exponential: ir.Operation, keys: int) -> tuple[tuple[Partial, ...],
             if op.block != exponential.block:
                 continue
             if op.name in _ADDING:
-                partial[op] = Partial(op, dim)
+                partial[op] = PartialGradient(op, dim)
             elif op.name in (DOT, REDUCE) and adds_up(op, side, dim):
                 sums[op] = LinearReduction(op, side, dim, ())
             elif (made := read_by(op, side, dim)) is not None:

@@ -18,7 +18,7 @@ from meshbridge.overlap.attention.attention_gradients import AttentionGradients,
 from meshbridge.overlap.attention.balanced_ring import causal_dims, of_result
 from meshbridge.overlap.attention.block_trace import BlockWriter, Place, producer
 from meshbridge.overlap.attention.online_softmax import scores_of
-from meshbridge.overlap.attention.zigzag_layout import Half, Halves, Rows
+from meshbridge.overlap.attention.zigzag_layout import Half, Halves, QueryRows
 
 _PASSED = (RESHAPE, TRANSPOSE, "stablehlo.convert", "stablehlo.negate", REDUCE)
 _ADD = "stablehlo.add"
@@ -36,7 +36,7 @@ class _Contraction:
 
 
 @dataclass(frozen=True)
-class Queries:
+class GradientQueries:
     """Where the queries of a backward pass run along."""
 
     contractions: tuple[_Contraction, ...]
@@ -46,7 +46,7 @@ class Queries:
     "What holds something for each query, and is read whole for any key."
 
 
-def causal_gradients(found: AttentionGradients) -> Queries | None:
+def causal_gradients(found: AttentionGradients) -> GradientQueries | None:
     """The queries of a backward pass, if half of the scores of a device need not be computed."""
     scores = scores_of(found.exponential, found.keys)[0]
     dims = causal_dims(scores, found.keys, found.axis, found.count, own=True)
@@ -58,14 +58,14 @@ def gradient_ring_of(found: AttentionGradients, *, balance: bool) -> type[Gradie
     return BalancedGradients if balance and causal_gradients(found) is not None else GradientRing
 
 
-def _queries(found: AttentionGradients, dim: int) -> Queries | None:
+def _queries(found: AttentionGradients, dim: int) -> GradientQueries | None:
     """They run along dimension `dim` of the scores."""
     sums = {each.op: each for each in found.ends.sums}
     rows_of_sums: dict[ir.Operation, int] = {}
     contractions: dict[ir.Operation, _Contraction] = {}
     reached = reached_from(found.home, found.ends)
     inside = {result for op, _ in reached.moving for result in op.results}
-    rows = Rows(found.home, found.mesh.name, found.axis, inside)
+    rows = QueryRows(found.home, found.mesh.name, found.axis, inside)
     seen: set[tuple[ir.Value, int, int]] = set()
     waiting = [(found.exponential.results[0], dim, found.keys)]
     while waiting:
@@ -98,7 +98,7 @@ def _queries(found: AttentionGradients, dim: int) -> Queries | None:
         for operand, (row_of, key_of) in zip(each.op.operands, each.places, strict=True):
             if row_of is not None and not rows.reach(operand, row_of, key_of):
                 return None
-    return Queries(chosen, rows_of_sums, tuple(rows.sources))
+    return GradientQueries(chosen, rows_of_sums, tuple(rows.sources))
 
 
 def _adds_over(op: ir.Operation, side: int, dim: int) -> bool:
@@ -145,7 +145,7 @@ def _contracted(
 
 
 @dataclass(frozen=True)
-class _Part:
+class _HalfBlock:
     """What half of the queries and half of a shard of keys contribute."""
 
     partial: Mapping[ir.Operation, ir.Value]
@@ -221,7 +221,7 @@ class BalancedGradients(GradientRing):
     ) -> Mapping[ir.Operation, ir.Value]:
         return {op: self.emit.add(first[op], value) if op in first else value for op, value in last.items()}
 
-    def _part(self, queries: Half, keys: Half) -> _Part:
+    def _part(self, queries: Half, keys: Half) -> _HalfBlock:
         emit, found, halves = self.emit, self.found, self.halves
         rows = halves.rows(found.home, self.queries.sources, queries)
         moved = zip(self.travelling, self.dims, keys.parts, strict=True)
@@ -237,7 +237,7 @@ class BalancedGradients(GradientRing):
         for each in found.ends.sums:
             half = replace(each, op=op_of(rows.of(each.op.results[0], self.queries.sums[each.op])))
             sums[each.op] = part_of(emit, half, blocks)
-        return _Part(partial, sums)
+        return _HalfBlock(partial, sums)
 
     def _contracted(self, each: _Contraction, rows: BlockWriter, blocks: BlockWriter) -> ir.Value:
         """What the rows and the block contribute to what adds up over queries."""

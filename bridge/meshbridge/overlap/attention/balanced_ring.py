@@ -14,7 +14,7 @@ from meshbridge.overlap.attention.block_trace import Place
 from meshbridge.overlap.attention.linear_reductions import LinearReduction
 from meshbridge.overlap.attention.masked_blocks import hides_later_keys
 from meshbridge.overlap.attention.online_softmax import OnlineSoftmax, Ring, SoFar
-from meshbridge.overlap.attention.zigzag_layout import Half, Halves, Rows
+from meshbridge.overlap.attention.zigzag_layout import Half, Halves, QueryRows
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def _queries(softmax: OnlineSoftmax, dim: int) -> Queries | None:
     # By results: the hash of an operation changes with its operands.
     ends = {op.results[0] for op in (*(op for op, _ in softmax.largest), *(each.op for each in softmax.sums))}
     inside = {result for op in (*softmax.dead, *softmax.late) for result in op.results}
-    rows = Rows(softmax.home, softmax.mesh.name, softmax.axis, inside, ends)
+    rows = QueryRows(softmax.home, softmax.mesh.name, softmax.axis, inside, ends)
     return Queries(dims, tuple(rows.sources)) if all(rows.reach(*place) for place in places) else None
 
 

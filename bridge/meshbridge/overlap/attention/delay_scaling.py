@@ -123,7 +123,7 @@ class _Reduced:
 
 
 @dataclass(frozen=True)
-class _Factor:
+class _Scale:
     """What scales, and the sums over devices that it is computed of."""
 
     value: ir.Value
@@ -151,7 +151,7 @@ class _Scaling:
     "Which operand is scaled."
     dim: int
     "Along which it is summed."
-    factor: _Factor
+    factor: _Scale
     reduced: tuple[_Reduced, ...]
     mesh: Mesh
     axes: tuple[int, ...]
@@ -256,7 +256,7 @@ def _scaling(op: ir.Operation, meshes: Mapping[str, Mesh]) -> _Scaling | None:
     return None
 
 
-def _factor(value: ir.Value, home: ir.Block) -> _Factor | None:
+def _factor(value: ir.Value, home: ir.Block) -> _Scale | None:
     """`value`, if it is computed element by element of sums over devices, all in the block `home`."""
     sums: dict[ir.Operation, None] = {}
     path: dict[ir.Operation, None] = {}
@@ -272,7 +272,7 @@ def _factor(value: ir.Value, home: ir.Block) -> _Factor | None:
             left += op.operands
     if not sums or any(not _adds(op) for op in sums):
         return None
-    return _Factor(value, tuple(sums), frozenset(path))
+    return _Scale(value, tuple(sums), frozenset(path))
 
 
 def _reduced(each: LinearReduction, meshes: Mapping[str, Mesh]) -> _Reduced | None:

@@ -89,7 +89,7 @@ _COMPARED: dict[str, Callable[[Range, Range], Range]] = {
 
 
 @dataclass(frozen=True)
-class Positions:
+class BlockPositions:
     """What devices along an axis of the mesh, queries and keys have as numbers, block by block."""
 
     axis: int
@@ -162,7 +162,7 @@ def _fits(found: Range, element: ir.IntegerType) -> bool:
 
 
 @dataclass(frozen=True)
-class _Mask:
+class _ScoreMask:
     """Scores that are replaced by a number."""
 
     condition: ir.Value
@@ -183,13 +183,13 @@ def hides_later_keys(scores: ir.Value, row: int, column: int, axis: int, count: 
     """
     found = list(_masks(scores, row, column))
     masks, (kept, *_) = (
-        [each for each in found if isinstance(each, _Mask)],
+        [each for each in found if isinstance(each, _ScoreMask)],
         [each for each in found if isinstance(each, ir.Value)],
     )
     size = shape_of(scores)[row] // 2
     half = np.arange(2 * count)
     first, numbers = size * (half % 2)[:, None], size * half[None]
-    blocks = Positions(axis, (half // 2)[:, None], Range(first, first + size - 1), Range(numbers, numbers + size - 1))
+    blocks = BlockPositions(axis, (half // 2)[:, None], Range(first, first + size - 1), Range(numbers, numbers + size - 1))
     hidden = np.zeros((2 * count, 2 * count), bool)
     for each in masks:
         held = blocks.of(each.condition, each.row, each.column) or _ANY
@@ -200,16 +200,16 @@ def hides_later_keys(scores: ir.Value, row: int, column: int, axis: int, count: 
     if infinite and not own:
         return True
     key = np.arange(2 * size * count)
-    alike = Positions(axis, key // (2 * size), Range.of(key % (2 * size)), Range.of(key))
+    alike = BlockPositions(axis, key // (2 * size), Range.of(key % (2 * size)), Range.of(key))
     seen = all(_keeps_all(alike.of(each.condition, each.row, each.column) or _ANY, each) for each in masks)
     return seen and (infinite or _is_of_products(kept))
 
 
-def _keeps_all(held: Range, mask: _Mask) -> bool:
+def _keeps_all(held: Range, mask: _ScoreMask) -> bool:
     return bool(np.all(held.low == 1) if mask.keeps else np.all(held.high == 0))
 
 
-def _masks(scores: ir.Value, row: int | None, column: int | None) -> Iterator[_Mask | ir.Value]:
+def _masks(scores: ir.Value, row: int | None, column: int | None) -> Iterator[_ScoreMask | ir.Value]:
     """The masks of scores, and what is masked."""
     value = scores
     while not is_argument(value):
@@ -224,7 +224,7 @@ def _masks(scores: ir.Value, row: int | None, column: int | None) -> Iterator[_M
             side = next((2 - at for at, fill in enumerate(fills) if fill <= _HIDDEN), 0)
             if not side:
                 break
-            yield _Mask(op.operands[0], rows[0], columns[0], side == 1, fills[2 - side])
+            yield _ScoreMask(op.operands[0], rows[0], columns[0], side == 1, fills[2 - side])
         value, row, column = op.operands[side], rows[side], columns[side]
     yield value
 

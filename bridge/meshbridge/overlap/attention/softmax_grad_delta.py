@@ -133,7 +133,7 @@ def _behind(value: ir.Value) -> _Viewed:
 
 
 @dataclass(frozen=True)
-class _Pair:
+class _ProductPair:
     """A product that gives gradients of weights, and one that gives the weighted values."""
 
     gradients: ir.Operation
@@ -149,7 +149,7 @@ class _Pair:
     "What the exponentials are multiplied with or divided by to be weights."
 
 
-def _pairs(view: _Viewed, before: ir.Operation, twins: ValueNumbering, kind: object, keys: int) -> Iterator[_Pair]:
+def _pairs(view: _Viewed, before: ir.Operation, twins: ValueNumbering, kind: object, keys: int) -> Iterator[_ProductPair]:
     """The results that stand before an operation, of the same values as the gradients."""
     product = defining_op(view.value)
     if product is None or product.name != DOT:
@@ -168,10 +168,10 @@ def _pairs(view: _Viewed, before: ir.Operation, twins: ValueNumbering, kind: obj
                 weights = _behind(op.operands[side])
                 factors = _product(weights.value, keys) if len(weights.dims) == len(view.dims) else _Product(())
                 if factors.by_key and factors.kind(twins) == kind:
-                    yield _Pair(product, view.dims, values, op, weights, side, factors.by_query)
+                    yield _ProductPair(product, view.dims, values, op, weights, side, factors.by_query)
 
 
-def _order(pair: _Pair, keys: int) -> list[int] | None:
+def _order(pair: _ProductPair, keys: int) -> list[int] | None:
     """The dimension of the result that is each dimension of its gradient; None where they are not of one kind, or the gradient
     lacks a dimension of the sum, as a learned matrix by which heads mix their weights does: it has no queries."""
     back, forth = Einsum(pair.gradients), Einsum(pair.result)
@@ -230,7 +230,7 @@ def _widen(value: ir.Value, product: ir.Operation) -> None:
         op.results[0].replace_all_uses_with(whole)
 
 
-def _written(op: ir.Operation, keys: int, pair: _Pair, order: list[int], factors: Sequence[Factor]) -> ir.Value:
+def _written(op: ir.Operation, keys: int, pair: _ProductPair, order: list[int], factors: Sequence[Factor]) -> ir.Value:
     emit, back = Builder.before(op), Einsum(pair.gradients)
     gradient = pair.gradients.operands[1 - pair.values]
     element = wider(element_of(gradient))

@@ -27,7 +27,7 @@ _POSITIONAL = frozenset((*ELEMENTWISE, BROADCAST, RESHAPE, TRANSPOSE, "stablehlo
 
 
 @dataclass
-class Rows:
+class QueryRows:
     """What rows of some values are computed of: one for each query."""
 
     home: ir.Block

@@ -66,7 +66,7 @@ class PrefetchGathers(Pass):
 
     def run(self, module: ir.Module) -> bool:
         with module.context:
-            loops = [_Loop.of(op, self) for op in reversed(find(module.operation, ["stablehlo.while"]))]
+            loops = [_PipelinedLoop.of(op, self) for op in reversed(find(module.operation, ["stablehlo.while"]))]
             for loop in loops:
                 if loop is not None:
                     _pipeline(loop)
@@ -90,7 +90,7 @@ class _Gathered:
 
 
 @dataclass(frozen=True)
-class _Loop:
+class _PipelinedLoop:
     """A loop, and what is to be gathered a trip ahead, in the order in which products read it."""
 
     op: ir.Operation
@@ -105,7 +105,7 @@ class _Loop:
         return body
 
     @staticmethod
-    def of(op: ir.Operation, limits: PrefetchGathers) -> _Loop | None:
+    def of(op: ir.Operation, limits: PrefetchGathers) -> _PipelinedLoop | None:
         """None where nothing is to be gathered ahead."""
         if (counted := peelable(op)) is None:
             return None
@@ -116,7 +116,7 @@ class _Loop:
             if limits.least <= size < limits.largest and size <= left:
                 taken.append(each)
                 left -= size
-        return _Loop(op, counted, tuple(taken), limits.again) if taken else None
+        return _PipelinedLoop(op, counted, tuple(taken), limits.again) if taken else None
 
 
 def _first_read(loop: ir.Operation, counter: int) -> Iterable[_Gathered]:
@@ -152,7 +152,7 @@ def _sources(value: ir.Value) -> Sequence[ir.Value]:
     return [op.operands[ir.OpResult(value).result_number]] if op.name == BARRIER else list(op.operands)
 
 
-def _pipeline(loop: _Loop) -> None:
+def _pipeline(loop: _PipelinedLoop) -> None:
     """Carries what is gathered ahead from trip to trip. The last trip gathers again, or stands behind the loop."""
     values = [each.value for each in loop.gathered]
     before = _Ahead(loop.body, dict(enumerate(loop.op.operands)), Builder.before(loop.op))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import ClassVar
 
-from meshbridge.cost.divided import Prices
+from meshbridge.cost.divided import OverlapCosts
 from meshbridge.cost.objective import device
 from meshbridge.cost.step import step_seconds
 from meshbridge.ir.mlir import MeshError, ir
@@ -121,7 +121,7 @@ class CollectiveMatmul(Pass):
             return _apart(ways[0] for ways in candidates)
         machine, target = self._where
         try:
-            prices = Prices.of(module, machine, target)
+            prices = OverlapCosts.of(module, machine, target)
         except MeshError:  # nothing says what pays; the report says what its prediction stumbles over
             return []
         best = []

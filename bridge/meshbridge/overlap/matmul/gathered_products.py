@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from meshbridge.collectives.rewriter import piece_dims
-from meshbridge.cost.divided import Prices
+from meshbridge.cost.divided import OverlapCosts
 from meshbridge.dialect.ops import AllGatherOp, AllToAllOp, PermuteOp, ShiftOp
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import find, in_program_order, ir
@@ -19,7 +19,7 @@ _MOVING = (AllGatherOp.OPERATION_NAME, AllToAllOp.OPERATION_NAME, PermuteOp.OPER
 
 
 @dataclass(frozen=True)
-class Reader:
+class ReadingProduct:
     """A product that reads what is moved, as its operand number `side`."""
 
     product: Einsum
@@ -31,7 +31,7 @@ class GatheredProducts:
     """A collective whose result products alone read, which is to be divided along its dimension `dim` into `pieces`."""
 
     collective: ir.Operation
-    readers: tuple[Reader, ...]
+    readers: tuple[ReadingProduct, ...]
     dim: int
     pieces: int
 
@@ -52,7 +52,7 @@ class GatheredProducts:
         shard = shape_of(self.collective.operands[0])[self.dim]
         return Division(self.pieces, shape_of(self.value)[self.dim] // shard)
 
-    def gain(self, prices: Prices) -> float:
+    def gain(self, prices: OverlapCosts) -> float:
         """Predicted seconds by which the step becomes shorter."""
         first = min(self.operations, key=prices.start)
         beside = [reader for reader in self.readers if prices.follows(reader.product.op, first)]
@@ -65,7 +65,7 @@ class GatheredProducts:
         hiding = sum(prices.seconds(reader.product.op) for reader in beside)
         return prices.moved_in_pieces(self.collective, first, hiding, self.pieces) - copying - launches
 
-    def _summed(self, reader: Reader) -> bool:
+    def _summed(self, reader: ReadingProduct) -> bool:
         """Whether the product contracts what is divided, so that partial products are added up."""
         return reader.product.result_dim(reader.product.loops[reader.side][self.dim]) is None
 
@@ -88,7 +88,7 @@ class GatheredProducts:
             op.erase()
         collective.erase()
 
-    def _product(self, emit: Builder, reader: Reader, moved: list[ir.Value]) -> ir.Value:
+    def _product(self, emit: Builder, reader: ReadingProduct, moved: list[ir.Value]) -> ir.Value:
         product, other = reader.product, 1 - reader.side
         loop = product.loops[reader.side][self.dim]
         along, into = product.dim(other, loop), product.result_dim(loop)
@@ -114,18 +114,18 @@ def gathered_products(module: ir.Module, most: int, least: int) -> Iterator[list
             yield ways
 
 
-def _readers(collective: ir.Operation) -> tuple[Reader, ...]:
+def _readers(collective: ir.Operation) -> tuple[ReadingProduct, ...]:
     """The products that alone read what is moved; none where others do, or in other blocks."""
-    found: dict[ir.Operation, Reader] = {}
+    found: dict[ir.Operation, ReadingProduct] = {}
     for use in collective.results[0].uses:
         op = use.owner.operation
         if op.name != DOT or op.block != collective.block or op in found:
             return ()
-        found[op] = Reader(Einsum(op), use.operand_number)
+        found[op] = ReadingProduct(Einsum(op), use.operand_number)
     return tuple(found[op] for op in in_program_order(found))
 
 
-def _ways(collective: ir.Operation, readers: tuple[Reader, ...], most: int, least: int) -> Iterator[GatheredProducts]:
+def _ways(collective: ir.Operation, readers: tuple[ReadingProduct, ...], most: int, least: int) -> Iterator[GatheredProducts]:
     """Along the dimensions that the first product contracts, first those that the collective leaves alone."""
     shard, touched = shape_of(collective.operands[0]), piece_dims(collective)
     refused = set() if collective.name == AllGatherOp.OPERATION_NAME else set(touched)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from meshbridge.cost.divided import Prices
+from meshbridge.cost.divided import OverlapCosts
 from meshbridge.ir.builder import Builder, op_of, shape_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import DYNAMIC
@@ -33,7 +33,7 @@ class ScatteredProducts:
         """What is divided."""
         return (self.scatter.op, *(product.op for product in self.products))
 
-    def gain(self, prices: Prices) -> float:
+    def gain(self, prices: OverlapCosts) -> float:
         """Predicted seconds by which the step becomes shorter."""
         count = self.scatter.count
         computing = sum(prices.seconds(product.op) for product in self.products)
@@ -54,7 +54,7 @@ class ScatteredProducts:
                 if product.dim(side, product.result_loops[self.scatter.dim]) == len(shape_of(operand)) - 1:
                     yield operand
 
-    def _read(self, product: Einsum, side: int, prices: Prices) -> float:
+    def _read(self, product: Einsum, side: int, prices: OverlapCosts) -> float:
         """Seconds in which both halves of a step read an operand: a block of it where it has blocks, once where it has halves."""
         blocks, halves = (product.result_loops[dim] in product.loops[side] for dim in (self.scatter.dim, self.halved))
         return prices.memory(product.op.operands[side]) * (1 if halves else 2) / (self.scatter.count if blocks else 1)

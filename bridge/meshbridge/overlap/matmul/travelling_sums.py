@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from meshbridge.cost.divided import Prices
+from meshbridge.cost.divided import OverlapCosts
 from meshbridge.dialect import build
 from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.dialect.ops import AllReduceOp, ReduceScatterOp
@@ -126,7 +126,7 @@ class TravellingSums:
         """The dimension of which one half travels each way; two devices have one way."""
         return next(iter(self.scatter.halves(1)), None) if self.scatter.count > 2 else None
 
-    def gain(self, prices: Prices) -> float:
+    def gain(self, prices: OverlapCosts) -> float:
         """Predicted seconds by which the step becomes shorter."""
         op, count = self.scatter.op, self.scatter.count
         behind = forward_slice([op], limit=_MOST_BEHIND)

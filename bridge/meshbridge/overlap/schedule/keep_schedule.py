@@ -14,7 +14,7 @@ from typing import ClassVar
 from meshbridge.cost.collective_ops import issued_kind
 from meshbridge.cost.fusion import FUSING, VIEWS
 from meshbridge.cost.objective import JOINED, device, puts_off
-from meshbridge.cost.step import Run, collective_times, runs
+from meshbridge.cost.step import OpRun, collective_times, runs
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.elements import tensor_bytes
@@ -92,7 +92,7 @@ class KeepSchedule(Pass):
                 if op in scheduled and issued_kind(op) in machine.asynchronous and _size(op) >= self.least:
                     large.setdefault(op.block, []).append(op)
             kind = puts_off(self.machine, self.compiler_options)
-            blocks = [_Block(block, scheduled, found, kind, times) for block, found in large.items()]
+            blocks = [_ScheduledBlock(block, scheduled, found, kind, times) for block, found in large.items()]
             return sum(block.tie() for block in blocks) > 0
 
 
@@ -113,13 +113,13 @@ class _Tie:
     "Uses of the awaited value that are to stand behind the barrier: XLA:TPU takes out of one what nothing reads."
 
 
-class _Block:
+class _ScheduledBlock:
     """The operations of a block, what waits for what among them, and when they run."""
 
     def __init__(
         self,
         block: ir.Block,
-        scheduled: Mapping[ir.Operation, Run],
+        scheduled: Mapping[ir.Operation, OpRun],
         large: Sequence[ir.Operation],
         puts_off: str,
         collectives: Container[ir.Operation],
@@ -397,7 +397,7 @@ def _union(bits: Iterable[int]) -> int:
     return reduce(or_, bits, 0)
 
 
-def _span(run: Run) -> tuple[float, float]:
+def _span(run: OpRun) -> tuple[float, float]:
     return run.start, run.start + run.seconds
 
 

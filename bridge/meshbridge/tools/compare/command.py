@@ -255,7 +255,7 @@ def _devices(module: ir.Module, available: int, there: str) -> int:
     return check_devices(copy, available, there)
 
 
-def _check_inputs(ports: Sequence[pjrt.Port], path: str) -> None:
+def _check_inputs(ports: Sequence[pjrt.ShardedPort], path: str) -> None:
     arrays = trial.load_arrays(path)
     pjrt.check_number(ports, arrays)
     for index, (port, array) in enumerate(zip(ports, arrays, strict=True)):

@@ -19,13 +19,13 @@ from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.machines.machine import OptionValue
 from meshbridge.runtime import xla
-from meshbridge.runtime.pjrt import Port, boundary
+from meshbridge.runtime.pjrt import ShardedPort, boundary
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Tiles:
+class ArrayTiles:
     """How one array is sharded: tiles per dimension (the last ones may stick out), and for each device the number of its tile."""
 
     counts: tuple[int, ...]
@@ -55,17 +55,17 @@ class Tiles:
         return tuple(slice(int(at) * size, (int(at) + 1) * size) for at, size in zip(position, tile, strict=True))
 
 
-def tiles(sharding: Any, rank: int, devices: int) -> Tiles:
+def tiles(sharding: Any, rank: int, devices: int) -> ArrayTiles:
     """XLA's `OpSharding` (None: replicated) of an array of `rank` dimensions as Tiles."""
     said = None if sharding is None else xla_client.HloSharding.from_proto(sharding)
     if said is None or not said.is_tiled():
-        return Tiles((1,) * rank, (0,) * devices)
+        return ArrayTiles((1,) * rank, (0,) * devices)
     counts = tuple(said.tile_assignment_dimensions())[:rank]  # what follows says who holds copies
     order = np.array(said.tile_assignment_devices()).reshape(int(np.prod(counts)), -1)
     tile_of = np.empty(devices, np.int64)
     for number, holders in enumerate(order):
         tile_of[holders] = number
-    return Tiles(counts, tuple(tile_of.tolist()))
+    return ArrayTiles(counts, tuple(tile_of.tolist()))
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class Compiled:
     """A compiled program; called with global arrays, it gives global arrays."""
 
     loaded: xla.Loaded
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
+    inputs: tuple[ShardedPort, ...]
+    outputs: tuple[ShardedPort, ...]
 
     def place(self, arrays: Sequence[Array]) -> list[jax.Array]:
         """The arguments on the devices, as the program takes them."""

@@ -82,7 +82,7 @@ def _plain(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Row:
+class FigureRow:
     """A heading and how to write a contestant's figure beside it; ratios are made of `figure`, where they say something."""
 
     heading: str
@@ -90,12 +90,12 @@ class Row:
     figure: Callable[[Figures], float] | None = None
 
 
-def _size(heading: str, figure: Callable[[Figures], float]) -> Row:
-    return Row(heading, lambda found: size_text(figure(found)), figure)
+def _size(heading: str, figure: Callable[[Figures], float]) -> FigureRow:
+    return FigureRow(heading, lambda found: size_text(figure(found)), figure)
 
 
-def _count(heading: str, figure: Callable[[Figures], int]) -> Row:
-    return Row(heading, lambda found: f"{figure(found):,}", figure)
+def _count(heading: str, figure: Callable[[Figures], int]) -> FigureRow:
+    return FigureRow(heading, lambda found: f"{figure(found):,}", figure)
 
 
 def _seconds(value: float | None) -> str:
@@ -106,12 +106,12 @@ def _difference(value: float | None) -> str:
     return "-" if value is None else f"{value:.1e}"
 
 
-def _of_kind(kind: str) -> Row:
+def _of_kind(kind: str) -> FigureRow:
     def text(found: Figures) -> str:
         wire = found.bytes_by_kind.get(kind)
         return "-" if wire is None else f"{size_text(wire)} in {found.count_by_kind[kind]}"
 
-    return Row(f"  {kind}", text)
+    return FigureRow(f"  {kind}", text)
 
 
 WIRE = _size("wire bytes", lambda found: found.wire_bytes)
@@ -128,14 +128,14 @@ HIDING = (
 )
 TEMPORARY = _size("temporary bytes", lambda found: found.temporary_bytes)
 WORK = (
-    Row("MFLOP", lambda found: f"{found.flops / 1e6:,.1f}", lambda found: found.flops),
-    Row("partition ms", lambda found: _seconds(found.partition_seconds)),
-    Row("compile ms", lambda found: _seconds(found.compile_seconds), lambda found: found.compile_seconds),
+    FigureRow("MFLOP", lambda found: f"{found.flops / 1e6:,.1f}", lambda found: found.flops),
+    FigureRow("partition ms", lambda found: _seconds(found.partition_seconds)),
+    FigureRow("compile ms", lambda found: _seconds(found.compile_seconds), lambda found: found.compile_seconds),
 )
 RUN = (
-    Row("run ms", lambda found: _seconds(found.run_seconds)),
-    Row("largest difference", lambda found: _difference(found.absolute_difference)),
-    Row("  relative", lambda found: _difference(found.relative_difference)),
+    FigureRow("run ms", lambda found: _seconds(found.run_seconds)),
+    FigureRow("largest difference", lambda found: _difference(found.absolute_difference)),
+    FigureRow("  relative", lambda found: _difference(found.relative_difference)),
 )
 MEMORY = (
     _size("argument bytes", lambda found: found.argument_bytes),
@@ -144,10 +144,10 @@ MEMORY = (
     _size("peak bytes", lambda found: found.peak_bytes),
 )
 MODELLED = (
-    Row(
+    FigureRow(
         "modelled", lambda found: _modelled(found.modelled, "total"), lambda found: found.modelled.total if found.modelled else 0
     ),
-    Row("  of it waiting", lambda found: _modelled(found.modelled, "wasted")),
+    FigureRow("  of it waiting", lambda found: _modelled(found.modelled, "wasted")),
 )
 """The rows of the tables: of what runs here, and of what is compiled for a target."""
 
@@ -174,15 +174,15 @@ def target_rows(comparison: TargetComparison) -> Iterator[tuple[str, ...]]:
         yield (*_cells(row, every), _ratio(row, every))
 
 
-def _kinds(every: Mapping[str, Figures]) -> list[Row]:
+def _kinds(every: Mapping[str, Figures]) -> list[FigureRow]:
     return [_of_kind(kind) for kind in WIRE_BYTES if any(kind in found.bytes_by_kind for found in every.values())]
 
 
-def _cells(row: Row, every: Mapping[str, Figures]) -> tuple[str, ...]:
+def _cells(row: FigureRow, every: Mapping[str, Figures]) -> tuple[str, ...]:
     return (row.heading, *("failed" if found.error else row.text(found) for found in every.values()))
 
 
-def _ratio(row: Row, every: Mapping[str, Figures]) -> str:
+def _ratio(row: FigureRow, every: Mapping[str, Figures]) -> str:
     ours, peer = every[OURS], every.get(PEER)
     if row.figure is None or peer is None or ours.error or peer.error or not row.figure(peer):
         return ""
