@@ -194,8 +194,8 @@ def test_of_plans_that_take_as_long_one_that_hides_more_may_send_more() -> None:
     planned = {way: read(body + end, arguments, results) for way, body in bodies.items()}
     target = of_machine(GPUS)
     waits, hides, least = planned
-    assert best_plan([waits, hides], target, math.inf, planned.__getitem__).way == hides
-    assert best_plan([waits, hides, least], target, math.inf, planned.__getitem__).way == least
+    assert best_plan([waits, hides], target, math.inf, planned.__getitem__).variant == hides
+    assert best_plan([waits, hides, least], target, math.inf, planned.__getitem__).variant == least
 
 
 def test_a_loop_is_scheduled_once_and_counted_often() -> None:

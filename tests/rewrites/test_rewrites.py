@@ -69,6 +69,7 @@ ELSEWHERE = {
     "optimize-collectives": "runs here for every machine, behind what each generator draws",
     "order-collectives": "tests/lowering/test_order_collectives.py",
     "plain-stablehlo": "tests/lowering/test_plain_stablehlo.py",
+    "raise-collectives": "tests/collectives/test_raise_collectives.py compares programs below `jax.shard_map` with `jax.jit`",
     "test-mesh-simplifications": "another name of mesh-simplifications",
     "wrap-local": "moves a program into a manual computation",
 }

@@ -121,7 +121,7 @@ class OverlapCosts:
     def copying(self, value: ir.Value) -> float:
         """That it takes to copy `value` to another layout before parts along its last dimension are read whose place the device
         computes: XLA:TPU does not read them where they are. What computes `value` for them writes it so."""
-        if defining_name(value) not in _LAID_OUT:
+        if not is_argument(value) and defining_name(value) not in _LAID_OUT:
             return 0.0
         return self.kernel_launch + 2.0 * self.memory(value)
 
