@@ -38,9 +38,7 @@ def plan_variants(options: Options) -> tuple[PlanVariant, ...]:
     if options.target is None:
         return (PlanVariant(options.machine),)
     as_written = (
-        PlanVariant(
-            options.target.device
-        ),  # all links alike: prices of links mislead where a plan is not the one that they promise
+        PlanVariant(options.target.device),  # without prices of links, which mislead where they promise another plan
         PlanVariant(options.machine),
         PlanVariant(options.machine, hides=True),
     )

@@ -14,8 +14,9 @@ import numpy as np
 from meshbridge.analysis.known_values import Iota, Splat, integer_bounds, known
 from meshbridge.dialect.ops import AllSliceOp
 from meshbridge.ir.digits import Numbers, axis_digits, group_index
-from meshbridge.ir.mlir import comparison_direction, ir
+from meshbridge.ir.mlir import COMPARISONS, comparison_direction, ir
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
+from meshbridge.ir.uses import defining_op
 
 _DEPTH = 32
 """How many operations in a row are looked through. Not measured: a bound on time and recursion."""
@@ -29,21 +30,19 @@ class DeviceNumbers:
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
-        self._found: dict[ir.Value, Numbers | None] = {}
+        self._numbers: dict[ir.Value, Numbers | None] = {}
 
     def of(self, value: ir.Value, depth: int = _DEPTH) -> Numbers | None:
         """The one integer, or bit, that `value` holds on each device, by the positions of these on the mesh; None where it does
         not follow from their numbers."""
-        if value in self._found:
-            return self._found[value]
-        owner = value.owner
-        if isinstance(owner, ir.Block) or depth == 0 or not _is_integer(value):
+        if value in self._numbers:
+            return self._numbers[value]
+        op = defining_op(value)
+        if op is None or depth == 0 or not _is_integer(value):
             return None
-        found = self._computed(owner.operation, value, depth)
-        if found is not None and not _fits(found, value):
-            found = None
-        self._found[value] = found
-        return found
+        numbers = self._computed(op, value, depth)
+        self._numbers[value] = None if numbers is None or not _fits(numbers, value) else numbers
+        return self._numbers[value]
 
     def is_same(self, value: ir.Value, axes: Axes) -> bool:
         """Whether `value` surely is the same on all devices of a group along `axes`."""
@@ -119,18 +118,8 @@ def _remainder(op: ir.Operation, left: Numbers, right: Numbers) -> Numbers | Non
     return None if (right == 0).any() else np.fmod(left, right)
 
 
-_COMPARISONS: dict[str, Callable[[Numbers, Numbers], Numbers]] = {
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "LT": np.less,
-    "LE": np.less_equal,
-    "GT": np.greater,
-    "GE": np.greater_equal,
-}
-
-
 def _compared(op: ir.Operation, left: Numbers, right: Numbers) -> Numbers:
-    return _COMPARISONS[comparison_direction(op)](left, right).astype(np.int64)
+    return np.asarray(COMPARISONS[comparison_direction(op)](left, right), np.int64)
 
 
 def _selected(op: ir.Operation, which: Numbers, on_true: Numbers, on_false: Numbers) -> Numbers:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from meshbridge.dialect.attributes import integers
-from meshbridge.ir.mlir import comparison_direction, ir
+from meshbridge.ir.mlir import COMPARISONS, comparison_direction, ir
 from meshbridge.ir.uses import defining_op
 
 
@@ -215,21 +215,13 @@ def _arithmetic(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
     return _fitting(Iota(iota.dim, first, second - first), value)
 
 
-_COMPARISONS: dict[str, Callable[[int, int], bool]] = {
-    "LT": operator.lt,
-    "LE": operator.le,
-    "GT": operator.gt,
-    "GE": operator.ge,
-}
-
-
 def _compare(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
     """An order that holds between all elements, or between none: an iota is never less than 0."""
     left, right = (_range(look(operand), operand) for operand in op.operands)
     direction = comparison_direction(op)
-    if left is None or right is None or direction not in _COMPARISONS:
+    if left is None or right is None or direction in ("EQ", "NE"):
         return None
-    answers = {_COMPARISONS[direction](one, other) for one in left for other in right}
+    answers = {COMPARISONS[direction](one, other) for one in left for other in right}
     return _splat(answers.pop(), value) if len(answers) == 1 else None
 
 

@@ -22,15 +22,15 @@ def reduce_what_differs(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     if kind not in (*IDEMPOTENT, "sum", "average") or (kind == "average" and is_integer(element)):
         return False
     same = tuple(axis for axis in view.mesh_axes if rewriter.is_uniform(value, view.mesh, (axis,), deep=True))
-    left = [axis for axis in view.mesh_axes if axis not in same]
+    different = [axis for axis in view.mesh_axes if axis not in same]
     count = mesh.group_size(same) if kind == "sum" else 1
-    if not same or not _is_factor(count, element) or (left and isinstance(view, ReduceScatterOp)):
+    if not same or not _is_factor(count, element) or (different and isinstance(view, ReduceScatterOp)):
         return False
     emit = Builder.before(op)
     if isinstance(view, ReduceScatterOp):
         value = build.all_slice(value, mesh, mesh_axes=view.mesh_axes, slice_axis=view.scatter_axis, at=emit)
-    elif left:
-        value = build.all_reduce(value, mesh, mesh_axes=left, reduction=kind, at=emit)
+    elif different:
+        value = build.all_reduce(value, mesh, mesh_axes=different, reduction=kind, at=emit)
     is_bit = isinstance(element, ir.IntegerType) and element.width == 1  # a sum of bits is whether there is one
     rewriter.replace(op, value if count == 1 or is_bit else emit.elementwise("multiply", value, count))
     return True

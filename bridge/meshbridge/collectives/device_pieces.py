@@ -13,6 +13,7 @@ from meshbridge.dialect.ops import AllReduceOp
 from meshbridge.ir.builder import Builder, Shape, shape_of
 from meshbridge.ir.mlir import find, ir
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
+from meshbridge.ir.uses import sole_user
 
 DEVICE = "stablehlo.partition_id"
 _SLICE, _UPDATE = "stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"
@@ -29,10 +30,10 @@ def raise_pieces(module: ir.Module, mesh: Mesh) -> bool:
 def _raise_slice(op: ir.Operation, numbers: DeviceNumbers) -> bool:
     """Makes a `dynamic_slice` an `all_slice`, if each device takes its piece of one dimension."""
     whole, starts = op.operands[0], list(op.operands)[1:]
-    found = _own_piece(shape_of(whole), shape_of(op.results[0]), starts, numbers)
-    if found is None:
+    dim_and_axes = _own_piece(shape_of(whole), shape_of(op.results[0]), starts, numbers)
+    if dim_and_axes is None:
         return False
-    dim, axes = found
+    dim, axes = dim_and_axes
     piece = build.all_slice(whole, numbers.mesh, mesh_axes=axes, slice_axis=dim, at=Builder.before(op))
     op.results[0].replace_all_uses_with(piece)
     op.erase()
@@ -43,29 +44,29 @@ def _gather_placed(op: ir.Operation, numbers: DeviceNumbers) -> bool:
     """Makes an all-gather of the sum over devices, which alone reads `op`, of pieces that each writes at its number into zeros.
     Over the axes that pieces are not numbered along, they are added up before."""
     whole, piece, *starts = op.operands
-    users = [use.owner.operation for use in op.results[0].uses]
-    if len(users) != 1 or users[0].name != AllReduceOp.OPERATION_NAME or not is_splat(whole, 0):
+    user = sole_user(op.results[0])
+    if user is None or user.name != AllReduceOp.OPERATION_NAME or not is_splat(whole, 0):
         return False
-    total, mesh = AllReduceOp(users[0]), numbers.mesh
-    found = _own_piece(shape_of(whole), shape_of(piece), starts, numbers)
-    if found is None or total.reduction != "sum" or not set(found[1]) <= set(total.mesh_axes):
+    total, mesh = AllReduceOp(user), numbers.mesh
+    dim_and_axes = _own_piece(shape_of(whole), shape_of(piece), starts, numbers)
+    if dim_and_axes is None or total.reduction != "sum" or not set(dim_and_axes[1]) <= set(total.mesh_axes):
         return False
-    dim, axes = found
-    left, at = [axis for axis in total.mesh_axes if axis not in axes], Builder.before(users[0])
-    if left:
-        piece = build.all_reduce(piece, mesh, mesh_axes=left, at=at)
-    total.operation.results[0].replace_all_uses_with(build.all_gather(piece, mesh, mesh_axes=axes, gather_axis=dim, at=at))
-    users[0].erase()
+    dim, axes = dim_and_axes
+    other_axes, at = [axis for axis in total.mesh_axes if axis not in axes], Builder.before(user)
+    if other_axes:
+        piece = build.all_reduce(piece, mesh, mesh_axes=other_axes, at=at)
+    user.results[0].replace_all_uses_with(build.all_gather(piece, mesh, mesh_axes=axes, gather_axis=dim, at=at))
+    user.erase()
     op.erase()
     return True
 
 
 def _own_piece(whole: Shape, piece: Shape, starts: Sequence[ir.Value], numbers: DeviceNumbers) -> tuple[int, Axes] | None:
     """The one dimension of which each device has its piece, and the axes along which devices are numbered for that."""
-    cut = [dim for dim, sizes in enumerate(zip(whole, piece, strict=True)) if sizes[0] != sizes[1]]
-    if len(cut) != 1 or DYNAMIC in (*whole, *piece) or not piece[cut[0]]:
+    divided_dims = [dim for dim, sizes in enumerate(zip(whole, piece, strict=True)) if sizes[0] != sizes[1]]
+    if len(divided_dims) != 1 or DYNAMIC in (*whole, *piece) or not piece[divided_dims[0]]:
         return None
-    (dim,) = cut
+    (dim,) = divided_dims
     start, size = numbers.of(starts[dim]), piece[dim]
     if start is None or whole[dim] % size or (start % size).any():
         return None

@@ -8,6 +8,7 @@ from typing import ClassVar
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import ir, terminator, walk_all
 from meshbridge.ir.passes import Pass, register
+from meshbridge.ir.uses import block_of, defining_op
 from meshbridge.ops import elementwise
 
 
@@ -108,16 +109,18 @@ def is_invariant(value: ir.Value, block: ir.Block) -> bool:
         return False
     waiting, seen = [value], {value}
     while waiting:
-        owner = (each := waiting.pop()).owner
-        if isinstance(owner, ir.Block):
-            number = ir.BlockArgument(each).arg_number
-            if owner == block and last.operands[number] != body.arguments[number]:
+        op = defining_op(needed := waiting.pop())
+        if block_of(needed) != block:
+            continue
+        if op is None:
+            number = ir.BlockArgument(needed).arg_number
+            if last.operands[number] != body.arguments[number]:
                 return False
-        elif owner.operation.block == block:
-            if owner.operation.name not in _LEAVING or len(seen) > _MOST:
+        else:
+            if op.name not in _LEAVING or len(seen) > _MOST:
                 return False
-            waiting.extend(found := set(owner.operation.operands) - seen)
-            seen |= found
+            waiting.extend(new := set(op.operands) - seen)
+            seen |= new
     return True
 
 

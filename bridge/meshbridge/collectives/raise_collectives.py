@@ -49,18 +49,18 @@ class RaiseCollectives(Pass):
     def run(self, module: ir.Module) -> bool:
         """Raises OpError where the program is on several meshes."""
         own = find(module.operation, (*_RAISED, DEVICE))
-        found, numbered = [op for op in own if _numbers_partitions(op)], any(op.name == DEVICE for op in own)
         mesh = find_mesh(module) if own else None
         if mesh is None:
             return False
+        reads_number = any(op.name == DEVICE for op in own)
         with module.context, ir.Location.unknown():
-            raised = [op_of(value) for op in found for value in _raise(op, mesh)]
+            raised = [op_of(value) for op in own if _numbers_partitions(op) for value in _raise(op, mesh)]
         if reductions := [op for op in raised if op.name in (AllReduceOp.OPERATION_NAME, ReduceScatterOp.OPERATION_NAME)]:
             with rewriting(MeshRewriter, module) as rewriter:
                 for op in reductions:
                     reduce_what_differs(op, rewriter)
         with module.context, ir.Location.unknown():
-            return (numbered and raise_pieces(module, mesh)) or bool(raised)
+            return (reads_number and raise_pieces(module, mesh)) or bool(raised)
 
 
 def _numbers_partitions(op: ir.Operation) -> bool:
@@ -89,11 +89,11 @@ def _raise(op: ir.Operation, mesh: Mesh) -> list[ir.Value]:
     if make is None:
         return []
     emit = Builder.before(op)
-    made = [make(operand, emit) for operand in op.operands]
-    for value, result in zip(made, op.results, strict=True):
-        result.replace_all_uses_with(value)
+    new_results = [make(operand, emit) for operand in op.operands]
+    for new, result in zip(new_results, op.results, strict=True):
+        result.replace_all_uses_with(new)
     op.erase()
-    return made
+    return new_results
 
 
 _Make = Callable[[ir.Value, Builder], ir.Value]
@@ -102,9 +102,10 @@ _Make = Callable[[ir.Value, Builder], ir.Value]
 
 def _shift(op: ir.Operation, mesh: Mesh) -> _Make | None:
     """Where nothing arrives, a permute gives zeros, and a shift that is no rotation what is undefined."""
-    if (found := rotation(op.attributes["source_target_pairs"], mesh)) is None:
+    axis_and_offset = rotation(op.attributes["source_target_pairs"], mesh)
+    if axis_and_offset is None:
         return None
-    axis, offset = found
+    axis, offset = axis_and_offset
     return lambda value, at: build.shift(value, mesh, mesh_axes=(axis,), shift_axis=axis, offset=offset, rotate=True, at=at)
 
 

@@ -75,10 +75,10 @@ class MeshRewriter(Rewriter):
 
     def __init__(self, module: ir.Module) -> None:
         self.meshes = declared_meshes(module.body)
-        found = find(module.operation, ["stablehlo.while", "stablehlo.partition_id"])
-        self.loops = [op for op in found if op.name == "stablehlo.while"]
+        ops = find(module.operation, ["stablehlo.while", "stablehlo.partition_id"])
+        self.loops = [op for op in ops if op.name == "stablehlo.while"]
         """Its loops, outer ones first."""
-        self._asks_for_number = len(found) > len(self.loops)
+        self._asks_for_number = len(ops) > len(self.loops)
         "Whether devices compute anything of their number: of most programs they do not, and nothing is to be looked for."
         super().__init__(module)
 
@@ -96,25 +96,28 @@ class MeshRewriter(Rewriter):
     def is_uniform(self, value: ir.Value, mesh: str, axes: Axes, *, deep: bool = False) -> bool:
         """Whether all devices of a group along `axes` surely hold the same: constants, what is reduced or gathered over them,
         arguments that are not split along them, numbers of devices along other axes, what is computed from these alone, and what
-        loops carry of such. `deep` goes on through barriers, other collectives, results of loops, and tensors that trips change:
-        these may be what `delay-reductions` looks for, sums of what is gathered behind the loop instead."""
+        loops carry of such. `deep` also looks through barriers, other collectives, results of loops, and tensors that iterations
+        change. Without it these count as different, since `delay-reductions` may reduce them after the loop."""
+        numbers = DeviceNumbers(self.meshes[mesh]) if self._asks_for_number else None
         seen, waiting = {value}, [value]
         while waiting:
-            needed = self._same_if(waiting.pop(), mesh, axes, deep=deep)
+            needed = self._same_if(waiting.pop(), mesh, axes, numbers, deep=deep)
             if needed is None or len(seen) > (_MOST_DEEP if deep else _MOST):
                 return False
-            waiting.extend(found := set(needed) - seen)
-            seen |= found
+            waiting.extend(new := set(needed) - seen)
+            seen |= new
         return True
 
-    def _same_if(self, value: ir.Value, mesh: str, axes: Axes, *, deep: bool) -> Iterable[ir.Value] | None:
+    def _same_if(
+        self, value: ir.Value, mesh: str, axes: Axes, numbers: DeviceNumbers | None, *, deep: bool
+    ) -> Iterable[ir.Value] | None:
         """What all devices of a group must hold the same of if they are to hold the same `value`; None where nothing says so."""
         op = defining_op(value)
         if op is None:
             return () if is_replicated_argument(value, mesh, axes) else _carried(value, deep=deep)
         if op.name in CONSTANTS:
             return ()
-        if self._asks_for_number and DeviceNumbers(self.meshes[mesh]).is_same(value, axes):
+        if numbers is not None and numbers.is_same(value, axes):
             return ()
         if op.name in _PURE:
             return op.operands

@@ -76,8 +76,12 @@ def resized(tensor: ir.RankedTensorType, dim: int, *, multiply: int = 1, divide:
     return ir.RankedTensorType.get(shape, tensor.element_type)
 
 
+WITHOUT_NEUTRAL = ("average", "generic")
+"""Kinds of reductions that ignore no element: a zero counts in an average."""
+
+
 def neutral(kind: str, element: ir.Type) -> float | int:
-    """The element that a reduction of `kind` ignores, for an element type."""
+    """The element that a reduction of `kind`, none of WITHOUT_NEUTRAL, ignores, for an element type."""
     if kind in ("max", "min"):
         return _extreme(element, lowest=kind == "max")
     if kind == "bitwise_and":

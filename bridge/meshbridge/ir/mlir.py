@@ -5,6 +5,7 @@ Everything else in meshbridge imports the bindings from here, so that one file c
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache, cmp_to_key
 from io import BytesIO
 from threading import Lock
+from typing import Any
 
 try:
     from jaxlib import _hlo as hlo  # type: ignore[attr-defined]  # XLA's own text; without stubs
@@ -31,6 +33,7 @@ from meshbridge.text import visible
 
 __all__ = [
     "BARRIER",
+    "COMPARISONS",
     "COMPOSITE",
     "CUSTOM_CALL",
     "MANUAL",
@@ -421,6 +424,17 @@ def call_target(op: ir.Operation) -> str:
 def is_custom_call(op: ir.Operation) -> bool:
     """Whether an op is a custom call that has a target, as every one does that the verifier has seen."""
     return op.name == CUSTOM_CALL and "call_target_name" in op.attributes
+
+
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "EQ": operator.eq,
+    "NE": operator.ne,
+    "LT": operator.lt,
+    "LE": operator.le,
+    "GT": operator.gt,
+    "GE": operator.ge,
+}
+"""By direction, how `stablehlo.compare` compares two numbers, or arrays of numpy element by element."""
 
 
 def comparison_direction(op: ir.Operation) -> str:

@@ -87,8 +87,8 @@ def _on_one_device(op: ir.Operation, at: SpmdProgram) -> None:
     everywhere, results = tuple(range(at.mesh.rank)), list(op.results)
     position = at.mesh.ordered_devices().index(_device(op))
     only = at.emit.op("if", [result.type for result in results], [at.is_at(everywhere, position)], regions=2)
-    made = [_received(op, result, value, position, at) for result, value in zip(results, only.results, strict=True)]
-    for result, value in zip(results, made, strict=True):
+    received = [_received(op, result, value, position, at) for result, value in zip(results, only.results, strict=True)]
+    for result, value in zip(results, received, strict=True):
         result.replace_all_uses_with(value)
     calling, waiting = (region.blocks.append() for region in only.regions)
     Builder(op.location, ir.InsertionPoint(calling)).op("return", [], results)

@@ -24,7 +24,7 @@ from meshbridge.analysis.known_values import Splat, is_splat, known
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllSliceOp, AllToAllOp, CollectiveOpView
 from meshbridge.ir.builder import element_of, op_of, shape_of
-from meshbridge.ir.mlir import comparison_direction, ir
+from meshbridge.ir.mlir import COMPARISONS, comparison_direction, ir
 from meshbridge.ir.uses import defining_op, is_argument
 from meshbridge.ops.einsum import DOT
 from meshbridge.ops.linear import WIDER
@@ -85,14 +85,6 @@ _EXP, _SUBTRACT, _SELECT, _CONVERT, _DIVIDE = (
 )
 _VIEWS = (BROADCAST, RESHAPE, TRANSPOSE)
 _REARRANGING = frozenset((*_VIEWS, SLICE, *(each.OPERATION_NAME for each in (AllGatherOp, AllSliceOp, AllToAllOp))))
-_COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "LT": np.less,
-    "LE": np.less_equal,
-    "GT": np.greater,
-    "GE": np.greater_equal,
-}
 _MIRRORED = {"EQ": "EQ", "NE": "NE", "LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE"}
 
 
@@ -174,7 +166,7 @@ class _Classes:
         if op.name != "stablehlo.compare" or not isinstance(other, Splat):
             return classes
         direction = comparison_direction(op)
-        compare, bound = _COMPARISONS[_MIRRORED[direction] if side else direction], np.float32(other.number)
+        compare, bound = COMPARISONS[_MIRRORED[direction] if side else direction], np.float32(other.number)
         kept = NumberClass(0)
         for each in classes:
             samples = np.asarray([*_samples(each), *([bound] if _classes(np.asarray(bound)) == each else [])], np.float32)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
+from meshbridge.ir.elements import WITHOUT_NEUTRAL
 from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, is_even
 from meshbridge.resharding.alignment import align
@@ -25,15 +26,11 @@ def reduced_axes(source: Sharding, target: Sharding) -> tuple[Axes, Axes]:
     return reduced, tuple(axis for axis in target.partial_axes if axis not in kept)
 
 
-_WITHOUT_NEUTRAL = ("average", "generic")
-"""Reductions of which no element leaves the others as they are: a zero counts in an average."""
-
-
 def placed(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Sharding | None:
     """What the source becomes without communication on its way to a target that is partial along axes that split the source:
     each device holds its shard among neutral elements. None where there is nothing of the kind, the reduction has no neutral
     element, or blocks would not be whole."""
-    if target.partial_kind in _WITHOUT_NEUTRAL:
+    if target.partial_kind in WITHOUT_NEUTRAL:
         return None
     _, made = reduced_axes(source, target)
     is_alike = not source.partial_axes or source.partial_kind == target.partial_kind

@@ -13,6 +13,7 @@ from meshbridge.dialect.ops import (
     ReduceScatterOp,
 )
 from meshbridge.ir.mlir import ir
+from meshbridge.ir.uses import block_of, defining_op
 from meshbridge.overlap.attention.online_softmax import OnlineSoftmax
 
 
@@ -26,16 +27,15 @@ def differs(softmax: OnlineSoftmax) -> bool:
         if value in seen:
             continue
         seen.add(value)
-        owner = value.owner
-        if isinstance(owner, ir.Block):
-            around = owner.owner.operation
+        op = defining_op(value)
+        if op is None:
+            around = block_of(value).owner.operation
             if around.name == "func.func":
                 if not is_replicated_argument(value, softmax.mesh.name, (softmax.axis,)):
                     return True
             else:
                 waiting += around.operands
             continue
-        op = owner.operation
         if op.name in _POSITIONS or (op.name in _SPLITTING and _along(op, softmax)):
             return True
         if not (op.name in _ALIKE and _along(op, softmax)):

@@ -14,7 +14,7 @@ from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, find, ir
 from meshbridge.ir.passes import Pass, register
-from meshbridge.ir.uses import erase_dead, has_one_use
+from meshbridge.ir.uses import block_of, erase_dead, has_one_use, is_argument
 from meshbridge.ops.composites import CONTRACTIONS
 from meshbridge.overlap.loops.peeled_loops import peel, peelable
 
@@ -200,13 +200,12 @@ class _Ahead:
         return self._made[value]
 
     def _make(self, value: ir.Value) -> ir.Value:
-        owner = value.owner
-        if isinstance(owner, ir.Block):
-            return self.arguments.get(ir.BlockArgument(value).arg_number, value) if owner == self.body else value
-        if owner.operation.block != self.body:
+        if block_of(value) != self.body:
             return value
-        made = [self.made(source) for source in _sources(value)]
-        return made[0] if owner.operation.name == BARRIER else self.emit.again(owner.operation, value.type, made)
+        if is_argument(value):
+            return self.arguments.get(ir.BlockArgument(value).arg_number, value)
+        op, sources = op_of(value), [self.made(source) for source in _sources(value)]
+        return sources[0] if op.name == BARRIER else self.emit.again(op, value.type, sources)
 
 
 def _with_carried(loop: ir.Operation, more: Sequence[ir.Value]) -> ir.Operation:
