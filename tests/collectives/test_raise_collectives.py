@@ -60,7 +60,7 @@ UNTRUE: dict[str, Callable[[Any], Any]] = {
     "a sum counted twice": lambda x: lax.psum(lax.psum(_differs(x), "model"), "model"),
     "a maximum of a maximum": lambda x: lax.pmax(lax.pmax(_differs(x), "model"), ("data", "model")),
     "a sum of infinities": lambda x: lax.psum(jnp.where(_differs(x) > 11, jnp.inf, x), ("data", "model")),
-    "a sum of what is said to be replicated": lambda x: lax.psum(x, ("data", "model")),
+    "a sum of a value declared replicated": lambda x: lax.psum(x, ("data", "model")),
     "a sum of a sum over other axes": lambda x: lax.psum(lax.psum(_differs(x), "model"), ("data", "model")),
     "axes in another order": lambda x: lax.all_gather(_differs(x), ("model", "data"), axis=0, tiled=True)[10:18],
     "an exchange along one dimension": lambda x: lax.all_to_all(_differs(x), "model", 0, 0, tiled=True),
@@ -95,7 +95,7 @@ UNTRUE: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", UNTRUE)
 def test_nothing_is_taken_for_replicated_that_is_not(mesh: jax.sharding.Mesh, name: str) -> None:
-    """Each device's own result, before and behind a border at which values are said to be replicated."""
+    """Each device's own result, inside and after a border at which values are declared replicated."""
 
     def function(x: Any) -> Any:
         region = jax.shard_map(_differs, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)

@@ -184,8 +184,8 @@ SLICES = ("all", "rings", "square")
 """What slices `staged` speaks of: all, those whose every axis is a ring, those of equal sides."""
 
 PREFETCHED = ("none", "aside", "all")
-"""What loops gather during the trip before: nothing; small values, where gathers run on cores of their own; or all that the first
-products of a trip read, with the last trip behind the loop."""
+"""What an iteration of a loop gathers for the next one: nothing; small values, if gathers run on cores of their own; or all that
+the first products of an iteration read. For `all`, the last iteration is peeled."""
 
 _STEP_KEYS: dict[str, type] = {
     "source": str,

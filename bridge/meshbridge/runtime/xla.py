@@ -72,11 +72,12 @@ _SCHEDULER: dict[str, Any] = (
 
 _UNORDERED = {"cpu": _SCHEDULER}
 """XLA's options by platform where its devices are there, of programs some of whose collectives `order_collectives` has not seen.
-The order that XLA:CPU takes by default is made for concurrency: a collective that waits for nothing may start beside a loop of
-collectives on one virtual device and behind it on another, and the devices then wait for each other for ever (docs/devices.md).
+XLA:CPU's default order is made for concurrency: one virtual device may start an independent collective before a loop of
+collectives, and another one after it; the devices then wait for each other forever (docs/devices.md).
 
-The other order is depth-first, and so computes gradients of weights behind the whole backward pass: an unrolled llama of MaxText,
-three small layers on 4x2 devices, has 948 KB of temporaries instead of 534 (as XLA partitions it 975 and 612)."""
+The other order is depth-first. It computes the gradients of weights after the whole backward pass, so activations live longer: an
+unrolled llama of MaxText, three small layers on 4x2 devices, has 948 KB of temporaries instead of 534 (partitioned by XLA: 975 and
+612)."""
 
 
 def order_collectives(module: ir.Module, devices: Sequence[Any]) -> None:

@@ -1,1 +1,1 @@
-"""Search: which sharding each op takes, as a problem of choices with costs; its solver, and a bound on what is left to gain"""
+"""Search: chooses a sharding for each op, as a problem of choices with costs; its solver, and a lower bound on the cost"""

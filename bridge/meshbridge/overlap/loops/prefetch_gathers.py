@@ -27,7 +27,7 @@ was measured."""
 @register
 @dataclass(frozen=True)
 class PrefetchGathers(Pass):
-    """Gathers what the first products of a trip read, as the shards of a layer's parameters, during the trip before.
+    """Gathers what the first products of an iteration read, such as a layer's parameters, during the iteration before.
 
     Input:   %0:2 = stablehlo.while(%i = 0, %x = %a) {                    // while %i < 8
                %shard = stablehlo.dynamic_slice %w, %i, ...
@@ -50,8 +50,8 @@ class PrefetchGathers(Pass):
     behind. What is gathered is computed of the loop's counter and of what does not change in it, and the loop's text says how
     often it runs. The shard waits, not the counter: XLA:GPU evaluates what loops compute of counters, and fails at a barrier.
 
-    With `again`, for XLA:TPU, the last trip stays in the loop and gathers the last shard once more: a trip behind the loop has it
-    clear the stacks that the loop fills.
+    With `again`, the last iteration is not peeled, and gathers the last shard a second time: XLA:TPU clears the stacks that a loop
+    fills if an iteration stands after the loop.
     """
 
     name: ClassVar[str] = "prefetch-gathers"
@@ -60,7 +60,7 @@ class PrefetchGathers(Pass):
     most: int = 2**29
     "Bytes that a loop may hold more for what is gathered ahead, in all. A bound on memory, not a measurement."
     again: bool = False
-    "Whether the last trip stays in the loop and gathers once more; else it stands behind the loop."
+    "Whether the last iteration stays in the loop and gathers a second time. Without it, the last iteration is peeled."
     largest: float = inf
     "Bytes of a value from which on it is gathered in its own trip."
 
@@ -97,7 +97,7 @@ class _PipelinedLoop:
     counting: Counting
     gathered: tuple[_Gathered, ...]
     again: bool = False
-    "Whether the last trip stays in the loop and gathers once more what no trip reads; else it stands behind the loop."
+    "Whether the last iteration stays in the loop, and gathers what no iteration reads. Without it, it is peeled."
 
     @property
     def body(self) -> ir.Block:
@@ -153,7 +153,7 @@ def _sources(value: ir.Value) -> Sequence[ir.Value]:
 
 
 def _pipeline(loop: _PipelinedLoop) -> None:
-    """Carries what is gathered ahead from trip to trip. The last trip gathers again, or stands behind the loop."""
+    """Carries what is gathered ahead from trip to trip. The last iteration gathers again, or is peeled."""
     values = [each.value for each in loop.gathered]
     before = _Ahead(loop.body, dict(enumerate(loop.op.operands)), Builder.before(loop.op))
     first = [before.made(value) for value in values]
