@@ -60,11 +60,13 @@ test-oldest: test-jax-$(OLDEST)  ## the tests with the oldest jax that pyproject
 test-jax-%: .venv-jax-%/.ready
 	.venv-jax-$*/bin/python -m pytest $(PARALLEL) -m "not slow and not targets and not models and not codebases"
 
+# Each file in processes of its own, as JAX runs them: some tests ask whether a process has used its devices yet.
 JAX_FILES := pjit_test api_test export_test aot_test layout_test memories_test shard_alike_test python_callback_test debugging_primitives_test
 test-jax: $(READY)  ## JAX's own tests, every function partitioned: JAX_TESTS=PATH is a checkout of the tag that is installed
 	@test -f "$(JAX_TESTS)/tests/pjit_test.py" || { echo "make test-jax: JAX_TESTS is '$(JAX_TESTS)', expected a checkout of JAX's sources" >&2; exit 2; }
-	cd $(JAX_TESTS) && PYTHONPATH=$(CURDIR)/tests/jitted JAX_PLATFORMS=cpu XLA_FLAGS=--xla_force_host_platform_device_count=8 \
-		$(abspath $(BIN))/python -m pytest $(PARALLEL) -p jax_tests -p no:cacheprovider $(JAX_FILES:%=tests/%.py)
+	cd $(JAX_TESTS) && status=0 && for file in $(JAX_FILES); do \
+		PYTHONPATH=$(CURDIR)/tests/jitted JAX_PLATFORMS=cpu XLA_FLAGS=--xla_force_host_platform_device_count=8 \
+		$(abspath $(BIN))/python -m pytest $(PARALLEL) -p jax_tests -p no:cacheprovider tests/$$file.py || status=1; done; exit $$status
 
 # The compilers of TPUs and GPUs, and one that is not XLA: 1.2 GB that nothing else needs.
 TARGETS := .venv-targets

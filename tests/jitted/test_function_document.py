@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.jitted.jax_tests import KNOWN
-
 PAGE = Path(__file__).parents[2] / "docs" / "jit.md"
 
 
@@ -26,12 +24,9 @@ def test_the_example(tmp_path: Path) -> None:
 
 
 def test_the_tests_of_jax_on_the_page() -> None:
-    """Those that fail are named, and no others; every file that is run has a row, of which as many fail."""
-    page = PAGE.read_text()
-    assert dict(re.findall(r"^\| `(\w+\.py::[\w:]+)` \| (.*) \|$", page, re.M)) == KNOWN
-    rows = re.findall(r"^\| `(\w+)\.py` \| (\d+) \| (\d+) \|$", page, re.M)
+    """Every file that is run has a row, and all of its tests that pass plain pass partitioned: `make test-jax` excepts none."""
+    rows = re.findall(r"^\| `(\w+)\.py` \| (\d+) \| (\d+) \|$", PAGE.read_text(), re.M)
     listed = re.search(r"^JAX_FILES := (.*)$", (PAGE.parents[1] / "Makefile").read_text(), re.M)
     assert listed is not None
     assert sorted(name for name, _, _ in rows) == sorted(listed[1].split())
-    for name, plain, partitioned in rows:
-        assert int(plain) - int(partitioned) == sum(each.startswith(f"{name}.py::") for each in KNOWN)
+    assert all(plain == partitioned for _, plain, partitioned in rows)

@@ -50,8 +50,8 @@ class PrefetchGathers(Pass):
     behind. What is gathered is computed of the loop's counter and of what does not change in it, and the loop's text says how
     often it runs. The shard waits, not the counter: XLA:GPU evaluates what loops compute of counters, and fails at a barrier.
 
-    With `again`, the last iteration is not peeled, and gathers the last shard a second time: XLA:TPU clears the stacks that a loop
-    fills if an iteration stands after the loop.
+    With `again`, the last iteration is not peeled, and gathers the last shard a second time: XLA:TPU clears the stacks that a
+    loop fills if an iteration stands after the loop.
     """
 
     name: ClassVar[str] = "prefetch-gathers"
