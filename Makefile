@@ -61,7 +61,7 @@ test-jax-%: .venv-jax-%/.ready
 	.venv-jax-$*/bin/python -m pytest $(PARALLEL) -m "not slow and not targets and not models and not codebases"
 
 # Each file in processes of its own, as JAX runs them: some tests ask whether a process has used its devices yet.
-JAX_FILES := pjit_test api_test export_test aot_test layout_test memories_test shard_alike_test python_callback_test debugging_primitives_test
+JAX_FILES := pjit_test api_test shard_map_test export_test aot_test layout_test memories_test shard_alike_test python_callback_test debugging_primitives_test
 test-jax: $(READY)  ## JAX's own tests, every function partitioned: JAX_TESTS=PATH is a checkout of the tag that is installed
 	@test -f "$(JAX_TESTS)/tests/pjit_test.py" || { echo "make test-jax: JAX_TESTS is '$(JAX_TESTS)', expected a checkout of JAX's sources" >&2; exit 2; }
 	cd $(JAX_TESTS) && status=0 && for file in $(JAX_FILES); do \

@@ -94,6 +94,27 @@ class Decisions:
     "Whether there is what was asked for beside: queries that are kept split, constraints inside that are opened."
 
 
+def at_manual_edge(sharding: Sharding, shape: Sequence[int], mesh: Mesh, manual: frozenset[int]) -> Sharding:
+    """`sharding` of a tensor of global `shape` without the axes that cannot pass the edge of a manual computation along `manual`.
+
+    A dimension of 12 along manual "i" of 4 has 3 elements inside. Along "j" of 2, these are padded to 4 inside, where 12 are padded
+    to 16 outside, so that the pieces hold other elements: such a dimension passes the edge sharded along "i" alone.
+    """
+
+    def passing(size: int, axes: Axes) -> Axes:
+        outer = tuple(axis for axis in axes if axis in manual)
+        inside = size // mesh.group_size(outer)
+        kept = outer
+        for axis in axes[len(outer) :]:
+            if inside % mesh.group_size((*kept[len(outer) :], axis)):
+                break
+            kept = (*kept, axis)
+        return kept if outer else axes
+
+    split = tuple(passing(size, axes) for size, axes in zip(shape, sharding.split_axes, strict=True))
+    return sharding if split == sharding.split_axes else replace(sharding, split_axes=split)
+
+
 def free_part(sharding: Sharding, manual: frozenset[int]) -> Sharding:
     """What is left of a sharding where the axes `manual` do not exist."""
     split = tuple(tuple(axis for axis in axes if axis not in manual) for axes in sharding.split_axes)

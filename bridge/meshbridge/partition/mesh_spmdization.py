@@ -17,6 +17,7 @@ from meshbridge.decide.decisions import (
     FunctionDecisions,
     OpDecision,
     Shardings,
+    at_manual_edge,
     free_part,
 )
 from meshbridge.decide.read_annotations import STATEMENTS, decisions_from_annotations
@@ -365,15 +366,20 @@ class _FunctionPartitioner:
             self._inside(inner)
         self._define(op.results, decision.results)
 
+    def _at_edge(self, sharding: Sharding, shape: Sequence[int], manual: frozenset[int]) -> Sharding:
+        return at_manual_edge(sharding, shape, self.at.mesh, manual)
+
     def _manual(self, op: ir.Operation, decision: OpDecision) -> None:
         """Replaces a manual computation by its body. It is local along the manual axes already, so what is left of a
         sharding inside are the other axes; the user's collectives in it stay as they are.
         """
         block = op.regions[0].blocks[0]
         manual = frozenset(integers(op.attributes[MANUAL_AXES]))
-        for operand, argument in zip(op.operands, block.arguments, strict=True):
+        for number, (operand, argument) in enumerate(zip(op.operands, block.arguments, strict=True)):
             if operand in self.at.held:
-                self.at.define(argument, free_part(self.at.held[operand].sharding, manual))
+                sharding = self._at_edge(self.at.held[operand].sharding, self.at.global_shape(operand), manual)
+                op.operands[number] = operand = self._reshard(operand, sharding, op)
+                self.at.define(argument, free_part(sharding, manual))
                 if argument.type != operand.type:
                     raise OpError(op, f"takes {argument.type}, but the annotation of its operand makes it {operand.type}")
         for constraint in [inner for inner in walk(op) if inner.name == "sdy.sharding_constraint"]:  # of scalars, in reducers
@@ -382,7 +388,10 @@ class _FunctionPartitioner:
         outside, self.at.manual = self.at.manual, tuple(sorted({*self.at.manual, *manual}))
         self._ops(decision.regions[0].operations, decision.regions[0])
         terminator = list(block.operations)[-1].operation
-        targets = decision.results
+        targets = [
+            target and self._at_edge(target, shape_of(result), manual)
+            for target, result in zip(decision.results, op.results, strict=True)
+        ]
         for index, target in enumerate(targets):
             if target is not None:
                 terminator.operands[index] = self._reshard(terminator.operands[index], free_part(target, manual), terminator)
