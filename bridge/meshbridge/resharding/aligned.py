@@ -28,51 +28,51 @@ Labels = dict[Position, Digit]
 
 @dataclass(frozen=True)
 class Recipe:
-    """What distinguishes the plans for one aligned pair."""
+    """How to plan one aligned pair."""
 
     fused: bool = True
-    "Twisted paths and all-to-alls in one exchange of n permutes, at the bound; otherwise a permute and an all-to-all."
+    "Do twisted paths and all-to-alls in one exchange of n permutes, at the bound; if not, in a permute and an all-to-all."
 
     apart: bool = False
-    "One all-gather for each run of positions, so that the target is not transposed in the end: those along"
-    " `slowest` first, the last the largest."
+    "Gather each run of positions by itself, so that the target needs no transpose at the end: along `slowest` first, the"
+    " largest run last."
 
     relayed: bool = False
-    "Relabel by all-to-alls: no pair of devices is listed."
+    "Relabel by all-to-alls, which list no pair of devices."
 
     slowest: Axes = ()
     "Axes along which bytes take longer than along others, the slowest first."
 
     spread: bool = False
-    "Scatter the partial digits that the target does not use, divide the reduction among copies, and gather in the end."
+    "Scatter over the partial digits that the target does not use, share the reduction among copies, and gather at the end."
 
 
 @dataclass
 class _Relabelling:
-    """The links that remain when everything is sliced, as sources and targets of a relabelling."""
+    """The links that are left after all slices, as sources and targets of a relabelling."""
 
     sources: list[Digit] = field(default_factory=list)
     targets: list[Digit] = field(default_factory=list)
     moved: list[tuple[Position, Position, int]] = field(default_factory=list)
-    "Local-to-local paths: the position they leave, the one they enter, and the index of their first digit in `sources`."
+    "Local-to-local paths: the position that becomes local, the one that becomes sharded, the index of their first digit."
     relabelled: Labels = field(default_factory=dict)
-    "What the twisted positions are labelled with after the relabelling alone."
+    "The labels of the twisted positions after the relabelling alone."
 
-    def add(self, first: Position | None, digits: list[Digit], last: Position | None, between: list[Position]) -> None:
+    def add(self, start: Position | None, digits: list[Digit], end: Position | None, between: list[Position]) -> None:
         """Adds one path; `between` are the positions between two of its digits."""
-        if first is not None and last is not None:
-            self.moved.append((first, last, len(self.sources)))
+        if start is not None and end is not None:
+            self.moved.append((start, end, len(self.sources)))
         elif len(digits) == 1:
             return  # a plain gather, or a digit that stays
         self.sources += digits
         self.targets += [digits[-1], *digits[:-1]]
         self.relabelled |= dict(zip(between, digits, strict=False))
-        if first is not None:
-            self.relabelled[first] = digits[-1]
+        if start is not None:
+            self.relabelled[start] = digits[-1]
 
     @property
     def twisted(self) -> list[int]:
-        """Places at which sources and targets differ."""
+        """Indices at which sources and targets differ."""
         return [i for i, source in enumerate(self.sources) if source != self.targets[i]]
 
 
@@ -103,60 +103,62 @@ def _gather(buffer: LocalBuffer, labels: Labels, recipe: Recipe) -> None:
         runs = [list(labels)] if labels else []
     else:
         buffer.reorder(sorted(buffer.order, key=lambda position: position.order))
-        places = {axis: place - len(recipe.slowest) for place, axis in enumerate(recipe.slowest)}
+        rank = {axis: i - len(recipe.slowest) for i, axis in enumerate(recipe.slowest)}
 
-        def first_the_slowest(run: list[Position]) -> tuple[int, int]:
-            slowest = min(places.get(labels[position].axis, 0) for position in run)
+        def by_speed_and_size(run: list[Position]) -> tuple[int, int]:
+            slowest = min(rank.get(labels[position].axis, 0) for position in run)
             return slowest, prod(position.radix for position in run)
 
-        runs = sorted(buffer.runs(list(labels)), key=first_the_slowest)
+        runs = sorted(buffer.runs(list(labels)), key=by_speed_and_size)
     for run in runs:
         buffer.gather({position: (labels[position],) for position in run})
 
 
 def entries_of(labels: Labels, goal: Labels) -> Labels:
-    """The local end of every path that starts at no position, with the digit that it is sliced along: the first of the path."""
+    """For every path that starts at no position: its local end, which is sliced along the first digit of the path."""
     entered = {digit: position for position, digit in goal.items()}
-    held = set(labels.values())
+    placed_digits = set(labels.values())
     entries: Labels = {}
-    for digit in (digit for digit in entered if digit not in held):
+    for digit in (digit for digit in entered if digit not in placed_digits):
         end: Position | None = entered[digit]
         while end in labels:
             end = entered.get(labels[end])
-        if end is not None:  # otherwise the path ends at no position: a permute
+        if end is not None:  # if None, the path ends at no position: a permute
             entries[end] = digit
     return entries
 
 
 def _reduce_and_slice(buffer: LocalBuffer, entries: Labels, partial: Digits, kind: str) -> None:
-    """Slices first, so that less is reduced. An axis of which a digit has no position to be scattered to is all-reduced."""
-    waiting = {digit.axis for digit in partial if digit not in entries.values()}
-    cut, scattered, late = dict[Position, Digits](), dict[Position, Digits](), dict[Position, Digits]()
+    """Slices first, so that less is reduced. All-reduces an axis if one of its digits has no position to scatter to."""
+    unscattered_axes = {digit.axis for digit in partial if digit not in entries.values()}
+    sliced, scattered, sliced_after = dict[Position, Digits](), dict[Position, Digits](), dict[Position, Digits]()
     for position, digit in entries.items():
-        place = cut if digit not in partial else late if digit.axis in waiting else scattered
-        place[position] = (digit,)
-    buffer.slice(cut)
+        destination = sliced if digit not in partial else sliced_after if digit.axis in unscattered_axes else scattered
+        destination[position] = (digit,)
+    buffer.slice(sliced)
     if scattered:
         buffer.reduce_scatter(scattered, kind)
-    if waiting:
-        buffer.all_reduce(tuple(digit for digit in partial if digit.axis in waiting), kind)
-    buffer.slice(late)
+    if unscattered_axes:
+        buffer.all_reduce(tuple(digit for digit in partial if digit.axis in unscattered_axes), kind)
+    buffer.slice(sliced_after)
 
 
 def with_free_places(local: list[Position], digits: list[Digit], entries: Labels) -> list[Position]:
-    """Makes a position for each of `digits`, the largest first, out of a local remainder that it divides, and enters it there:
-    out of the one that has most in common with all digits, of equals the outermost.
+    """Enters each of `digits`, the largest first, at a new position, split off a local remainder that it divides: the remainder
+    that has most in common with all digits, the outermost among equals.
 
-    A digit for which there is none goes without.
+    A digit that divides no remainder is not entered.
     """
     local, room = list(local), group_size(tuple(digits))
     for digit in sorted(digits, key=lambda digit: -digit.radix):
-        whole = [p for p in local if p.source is None and p.target is None and p not in entries and p.radix % digit.radix == 0]
-        if whole:
-            widest = max(whole, key=lambda position: gcd(position.radix, room))
-            at = local.index(widest)
+        divisible = [
+            p for p in local if p.source is None and p.target is None and p not in entries and p.radix % digit.radix == 0
+        ]
+        if divisible:
+            widest = max(divisible, key=lambda position: gcd(position.radix, room))
+            index = local.index(widest)
             free = widest._replace(radix=digit.radix)
-            local[at : at + 1] = [free, widest._replace(place=widest.place + 1, radix=widest.radix // digit.radix)]
+            local[index : index + 1] = [free, widest._replace(place=widest.place + 1, radix=widest.radix // digit.radix)]
             entries[free] = digit
     return local
 
@@ -177,34 +179,34 @@ def _exchange(buffer: LocalBuffer, labels: Labels, goal: Labels, recipe: Recipe)
         buffer.rounds(tuple(exchange.sources), tuple(exchange.targets), exchange.moved)
         labels |= exchange.relabelled
     else:
-        buffer.all_to_all([(left, entered, (labels[left],)) for left, entered, _ in exchange.moved])
-    for left, entered, _ in exchange.moved:
-        labels[entered] = goal[entered]
-        del labels[left]
+        buffer.all_to_all([(source, entered, (labels[source],)) for source, entered, _ in exchange.moved])
+    for source, entered_position, _ in exchange.moved:
+        labels[entered_position] = goal[entered_position]
+        del labels[source]
 
 
 def links(labels: Labels, goal: Labels) -> _Relabelling:
-    """The paths and cycles of digits between what the positions are labelled with and what they shall be."""
-    entered = {digit: position for position, digit in goal.items()}
-    exchange, seen = _Relabelling(), set[Digit]()
+    """The paths and cycles of digits between the labels of the positions and the labels that they shall get."""
+    entered_position = {digit: position for position, digit in goal.items()}
+    exchange, visited = _Relabelling(), set[Digit]()
     starts = [digit for position, digit in labels.items() if position not in goal]  # paths that leave a position for good
-    starts += [digit for digit in entered if digit not in labels.values()]  # paths that come from no position
-    held = {digit: position for position, digit in labels.items()}
-    for start in [*starts, *held]:
-        if start in seen:
+    starts += [digit for digit in entered_position if digit not in labels.values()]  # paths that come from no position
+    held_position = {digit: position for position, digit in labels.items()}
+    for start in [*starts, *held_position]:
+        if start in visited:
             continue
-        digits, between, position = [start], [], entered.get(start)
-        seen.add(start)
-        while position in labels and (following := labels[position]) not in seen:
+        digits, between, position = [start], [], entered_position.get(start)
+        visited.add(start)
+        while position in labels and (following := labels[position]) not in visited:
             between.append(position)
             digits.append(following)
-            seen.add(following)
-            position = entered.get(following)
+            visited.add(following)
+            position = entered_position.get(following)
         if position is not None and labels.get(position) == start:  # a cycle; it ends where it began
             if len(digits) > 1:
                 exchange.add(None, digits, None, between)
                 exchange.relabelled[position] = digits[-1]
             continue
-        first = held.get(start)
-        exchange.add(first if first not in goal else None, digits, position, between)
+        start_position = held_position.get(start)
+        exchange.add(start_position if start_position not in goal else None, digits, position, between)
     return exchange

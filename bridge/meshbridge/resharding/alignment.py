@@ -50,26 +50,28 @@ class Cuts(NamedTuple):
 
     dims: list[list[int]]
     axes: dict[int, list[int]]
-    "Of every mesh axis longer than 1: relative to its outer end, its size last."
+    "For every mesh axis longer than 1: relative to its outer end, its size last."
 
 
 def common_cuts(mesh: Mesh, source: Sequence[Axes], target: Sequence[Axes]) -> Cuts | None:
-    """Those of two splits, None if they are unaligned: every bound of a digit inside an axis is carried from where that shards
-    on one side to where it does on the other, until nothing changes."""
+    """The cuts of two splits, None if they are unaligned.
+
+    A cut inside an axis applies wherever the axis shards a dimension, so cuts are carried from one side to the other until
+    nothing changes.
+    """
     dims: list[set[int]] = []
-    places: dict[
-        int, list[tuple[set[int], int]]
-    ] = {}  # axis to cuts of a dimension, and the product of the axes outside it there
+    # For each axis, the dimensions that it shards: their cuts, and the product of the axes outside it.
+    uses: dict[int, list[tuple[set[int], int]]] = {}
     for sides in zip(source, target, strict=True):
         ends = {1}
         for axes in sides:
             start = 1
             for axis in axes:
-                places.setdefault(axis, []).append((ends, start))
+                uses.setdefault(axis, []).append((ends, start))
                 start *= mesh.shape[axis]
                 ends.add(start)
         dims.append(ends)
-    shared = [(axis, found) for axis, found in places.items() if len(found) > 1]
+    shared = [(axis, used_by) for axis, used_by in uses.items() if len(used_by) > 1]
     axes_cuts = {axis: {1, size} for axis, size in enumerate(mesh.shape)}
     changed = True
     while changed:
@@ -77,32 +79,32 @@ def common_cuts(mesh: Mesh, source: Sequence[Axes], target: Sequence[Axes]) -> C
         ordered = [sorted(ends) for ends in dims]
         if not all(_is_chain(ends) for ends in ordered if len(ends) > 2):
             return None
-        for axis, ((first, outer), (second, other)) in shared:
+        for axis, ((source_cuts, source_outer), (target_cuts, target_outer)) in shared:
             size = mesh.shape[axis]
-            inside, others = _inside(first, outer, size), _inside(second, other, size)
-            axes_cuts[axis] = inside
-            if inside != others:
-                first.update([outer * cut for cut in others])
-                second.update([other * cut for cut in inside])
+            from_source, from_target = _inside(source_cuts, source_outer, size), _inside(target_cuts, target_outer, size)
+            axes_cuts[axis] = from_source
+            if from_source != from_target:
+                source_cuts.update([source_outer * cut for cut in from_target])
+                target_cuts.update([target_outer * cut for cut in from_source])
                 changed = True
-    for axis, found in places.items():
-        if len(found) == 1:
-            axes_cuts[axis] = _inside(*found[0], mesh.shape[axis])
+    for axis, used_by in uses.items():
+        if len(used_by) == 1:
+            axes_cuts[axis] = _inside(*used_by[0], mesh.shape[axis])
     return Cuts(ordered, {axis: sorted(ends) for axis, ends in axes_cuts.items() if len(ends) > 1})
 
 
 def _is_chain(ordered: list[int]) -> bool:
-    """Whether each divides the next."""
-    last = 1
+    """Whether each number divides the next."""
+    previous = 1
     for end in ordered:
-        if end % last:
+        if end % previous:
             return False
-        last = end
+        previous = end
     return True
 
 
 def _inside(ends: set[int], start: int, size: int) -> set[int]:
-    """Those of a dimension's `ends` within an axis of that `size`, relative to its outer end at `start`."""
+    """The `ends` of a dimension that lie within an axis of that `size`, relative to its outer end at `start`."""
     stop = start * size
     return {end // start for end in ends if start <= end <= stop}
 
@@ -142,7 +144,7 @@ def _positions(
 
 
 def _labels(mesh: Mesh, axes: Axes, digits: dict[int, dict[int, Digit]]) -> dict[int, Digit]:
-    """Cut to the digit that begins there, for one dimension of one sharding."""
+    """The digit that begins at each cut, for one dimension of one sharding."""
     labels: dict[int, Digit] = {}
     product = 1
     for axis in axes:

@@ -1,4 +1,4 @@
-"""Which box of a tensor each device holds: even and uneven shards, with halos, with offsets of their own (the dialect's spec)."""
+"""Which box of a tensor each device holds: even and uneven shards, halos, shard offsets (as the mesh dialect defines them)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def layout(shape: Shape, mesh: Mesh, sharding: Sharding) -> Layout:
 
 
 def _of_several(mesh: Mesh, axes: Axes) -> Axes:
-    """Those of `axes` that have more than one device: the others change nothing."""
+    """The `axes` that have more than one device."""
     return tuple(axis for axis in axes if mesh.shape[axis] > 1)
 
 
@@ -63,10 +63,10 @@ def buffer_shape(shape: Shape, mesh: Mesh, sharding: Sharding) -> Shape:
 
 
 def lie_alike(shape: Shape, mesh: Mesh, a: Sharding, b: Sharding) -> bool:
-    """Whether every device holds the same box under both shardings, partial axes aside."""
+    """Whether every device holds the same box under both shardings. Partial axes do not matter."""
     if a.halo_sizes or a.offsets or b.halo_sizes or b.offsets:
         return layout(shape, mesh, a) == layout(shape, mesh, b)
-    pairs = zip(a.split_axes, b.split_axes, strict=True)  # without a list of all blocks, which are many on a large mesh
+    pairs = zip(a.split_axes, b.split_axes, strict=True)  # does not list all blocks: a large mesh has many
     return all(before == after or _of_several(mesh, before) == _of_several(mesh, after) for before, after in pairs)
 
 
@@ -75,7 +75,7 @@ def _with_halo(size: int, axes: Axes, count: int, halo: tuple[int, int]) -> DimL
     starts = [min(size, b * block) for b in range(count + 1)]
     owned = tuple(itertools.pairwise(starts))
     kept = tuple((max(0, b * block - low), min(size, (b + 1) * block + high)) for b in range(count))
-    # A block behind the end of the tensor owns nothing, and its halo is nobody's.
+    # A block after the end of the tensor owns nothing, and keeps no halo.
     kept = tuple(keep if a < z else (a, a) for (a, z), keep in zip(owned, kept, strict=True))
     return DimLayout(axes, owned, kept, tuple(b * block - low for b in range(count)), block + low + high)
 
@@ -98,21 +98,21 @@ def _halos(sharding: Sharding) -> Iterator[tuple[int, int]]:
 
 
 def _offsets(shape: Shape, mesh: Mesh, sharding: Sharding) -> Iterator[tuple[int, ...]] | None:
-    """The offsets of every split dimension in order, with the end of the last shard."""
+    """The offsets of every split dimension in order, each with the end of its last shard."""
     if not sharding.offsets:
         return None
     if DYNAMIC in sharding.offsets:
         raise MeshError("shard offsets that are only known at run time cannot be resharded")
     if sharding.halo_sizes:
         raise MeshError("a sharding has either halo sizes or shard offsets, not both")
-    found, rest = [], sharding.offsets
+    bounds_by_dim, remaining = [], sharding.offsets
     for size, axes in zip(shape, sharding.split_axes, strict=True):
         if axes:
             count = mesh.group_size(axes) + 1
-            bounds, rest = rest[:count], rest[count:]
+            bounds, remaining = remaining[:count], remaining[count:]
             if len(bounds) < count or bounds[0] != 0 or bounds[-1] != size or list(bounds) != sorted(bounds):
                 raise MeshError(f"expected {count} ascending shard offsets from 0 to {size}, found {list(bounds)}")
-            found.append(bounds)
-    if rest:
-        raise MeshError(f"{len(rest)} shard offsets more than the split dimensions have")
-    return iter(found)
+            bounds_by_dim.append(bounds)
+    if remaining:
+        raise MeshError(f"{len(remaining)} shard offsets more than the split dimensions have")
+    return iter(bounds_by_dim)

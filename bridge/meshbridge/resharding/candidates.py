@@ -1,4 +1,4 @@
-"""The plans of one leg, from one sharding to another without a sharding in between."""
+"""The plans of one leg: from one sharding to another without a sharding in between."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ Steps = tuple[Step, ...]
 def plans_between(
     shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, listed: bool, slowest: Axes = ()
 ) -> Iterator[Steps]:
-    """The steps of every plan from `source` to `target` in one leg: at least one at the lower bound, if nothing is reduced and
-    permutes may list devices (`listed`). Axes that are `slowest` are gathered along first."""
+    """The steps of every plan from `source` to `target` in one leg. If nothing is reduced and permutes may list devices
+    (`listed`), at least one is at the lower bound. Gathers along the `slowest` axes come first."""
     reduced, _ = reduced_axes(source, target)
     if 0 in shape:  # nothing to send or to reduce: a new buffer
         yield (tile_exchange(shape, mesh, source, target),)
@@ -53,27 +53,27 @@ def plans_between(
         start = buffer_shape(shape, mesh, source)
         yield (AllReduce(start, axis_digits(mesh, reduced), source.partial_kind), *mask)
         return
-    found = False
+    any_aligned = False
     if not (source.halo_sizes or source.offsets or target.halo_sizes or target.offsets):
         for steps in _aligned(shape, mesh, source, target, reduced, listed, slowest):
             yield (*steps, *mask)
-            found = True
-        if not found and not reduced and (digits := relabelling(mesh, source, target)):
+            any_aligned = True
+        if not any_aligned and not reduced and (digits := relabelling(mesh, source, target)):
             yield (relabel(shape, mesh, source, digits, listed), *mask)
     even = is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes)
-    if not reduced and not (found and even):
+    if not reduced and not (any_aligned and even):
         for steps in (*plans_by_tiles(shape, mesh, source, target), *_tight_plans(shape, mesh, source, target)):
             yield (*steps, *mask)
 
 
 def masks(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Steps:
-    """What makes the value partial along the axes that `target` names and `source` does not."""
+    """The step that makes the value partial along the axes that only `target` names."""
     _, masked = reduced_axes(source, target)
     return (Mask(buffer_shape(shape, mesh, target), axis_digits(mesh, masked), target.partial_kind),) if masked else ()
 
 
 def places(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Steps:
-    """What makes the value partial along axes that split the source, and nothing in the target (`placed`)."""
+    """The steps that make the value partial along axes that split the source and not the target (`split_to_partial`)."""
     steps: list[Step] = []
     buffer = list(buffer_shape(shape, mesh, source))
     for dim, (before, after) in enumerate(zip(source.split_axes, target.split_axes, strict=True)):
@@ -84,16 +84,17 @@ def places(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Step
 
 
 def plans_by_tiles(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, tight: bool = False) -> Iterator[Steps]:
-    """Exchanges of tiles, partial axes aside: at the lower bound but for padding that stays, and one of them lean."""
+    """Exchanges of tiles, partial axes aside: one at the lower bound but for padding that stays, and one that holds less
+    memory."""
     exchange = tile_exchange(shape, mesh, source, target, tight)
     yield (exchange,)
-    in_pieces = lean(exchange, prod(buffer_shape(shape, mesh, source)))
-    if in_pieces.collectives > exchange.collectives:
-        yield (in_pieces,)
+    with_split_tiles = lean(exchange, prod(buffer_shape(shape, mesh, source)))
+    if with_split_tiles.collectives > exchange.collectives:
+        yield (with_split_tiles,)
 
 
 def _tight_plans(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Iterator[Steps]:
-    """The same without padding, where dimensions that are sharded alike on both sides have some."""
+    """Exchanges of tiles without padding, if a dimension that both sides shard alike has some."""
     layouts = zip(layout(shape, mesh, source), layout(shape, mesh, target), strict=True)
     if any(a == b and not a.is_uniform for a, b in layouts):
         yield from plans_by_tiles(shape, mesh, source, target, tight=True)
@@ -108,21 +109,21 @@ def _halo_starts(source: Sharding) -> Shape:
 def _aligned(
     shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduced: Axes, listed: bool, slowest: Axes
 ) -> Iterator[Steps]:
-    """Plans by digits, a pad of an uneven replicated source before them, a crop of an uneven replicated target behind."""
-    whole = padded_shape(shape, mesh, source.split_axes, target.split_axes)
-    alignment = align(whole, mesh, source.split_axes, target.split_axes)
+    """Plans by digits. A pad of an uneven replicated source comes first, a crop of an uneven replicated target last."""
+    padded = padded_shape(shape, mesh, source.split_axes, target.split_axes)
+    alignment = align(padded, mesh, source.split_axes, target.split_axes)
     if alignment is None:
         return
     unused = alignment.of(source.copied_axes(mesh))
     for spread in (False, True) if reduced else (False,):
         for fused in (True, False) if listed else (False,):
             recipe = Recipe(fused, relayed=not listed, spread=spread, slowest=slowest)
-            given = (alignment, alignment.of(reduced), unused, source.partial_kind)
-            steps = aligned_steps(*given, recipe)
-            yield in_padding(shape, whole, mesh, source, target, steps, listed)
+            pair = (alignment, alignment.of(reduced), unused, source.partial_kind)
+            steps = aligned_steps(*pair, recipe)
+            yield in_padding(shape, padded, mesh, source, target, steps, listed)
             if _transposes_a_gathered_buffer(steps):
-                steps = aligned_steps(*given, replace(recipe, apart=True))
-                yield in_padding(shape, whole, mesh, source, target, steps, listed)
+                steps = aligned_steps(*pair, replace(recipe, apart=True))
+                yield in_padding(shape, padded, mesh, source, target, steps, listed)
             if not any(isinstance(step, Rounds) for step in steps):
                 break  # nothing was fused
 
@@ -130,10 +131,10 @@ def _aligned(
 def in_padding(
     shape: Shape, whole: Shape, mesh: Mesh, source: Sharding, target: Sharding, steps: Sequence[Step], listed: bool
 ) -> Steps:
-    """`steps` between shards of the tensor padded to `whole`, as steps between those of `shape`.
+    """Turns `steps` between shards of the tensor padded to `whole` into steps between shards of `shape`.
 
-    Blocks of a split dimension have the padding, or get another length first and in the end. A dimension that the source
-    replicates is padded, one that the target replicates is cropped.
+    A split dimension has its padding in its blocks, or its blocks get another length first and last. A dimension that the source
+    replicates is padded; one that the target replicates is cropped.
     """
     zeros = (0,) * len(shape)
     before, after = reblocks(shape, whole, mesh, source.split_axes, target.split_axes, listed)
@@ -151,7 +152,7 @@ def in_padding(
 def reblocks(
     shape: Shape, whole: Shape, mesh: Mesh, source: Split, target: Split, listed: bool
 ) -> tuple[tuple[Reblock, ...], tuple[Reblock, ...]]:
-    """From the blocks of a tensor of `shape` to those of the tensor padded to `whole`, and back."""
+    """The steps from blocks of `shape` to blocks of the padded shape `whole`, and back."""
     if shape == whole:
         return (), ()
     return (
@@ -161,33 +162,33 @@ def reblocks(
 
 
 def _reblocks(shape: Shape, mesh: Mesh, split: Split, between: tuple[Shape, Shape], listed: bool) -> tuple[Reblock, ...]:
-    """From the blocks of the first of two sizes of the tensor to those of the second, dimension by dimension."""
-    sizes, (old, new) = mesh.group_sizes, between
-    changed = [dim for dim, axes in enumerate(split) if axes and -(-old[dim] // sizes[axes]) != -(-new[dim] // sizes[axes])]
+    """Changes blocks of the first tensor size to blocks of the second, one dimension after the other."""
+    sizes, (before, after) = mesh.group_sizes, between
+    changed = [dim for dim, axes in enumerate(split) if axes and -(-before[dim] // sizes[axes]) != -(-after[dim] // sizes[axes])]
     if not changed:
         return ()
-    now, wanted = (local_shape(each, mesh, split) for each in between)
-    buffer = [size if axes else kept for size, kept, axes in zip(now, shape, split, strict=True)]
+    source_block, target_block = (local_shape(size, mesh, split) for size in between)
+    buffer = [size if axes else full for size, full, axes in zip(source_block, shape, split, strict=True)]
     steps = []
     for dim in changed:
-        buffer[dim] = wanted[dim]
-        steps.append(Reblock(tuple(buffer), axis_digits(mesh, split[dim]), dim, now[dim], listed))
+        buffer[dim] = target_block[dim]
+        steps.append(Reblock(tuple(buffer), axis_digits(mesh, split[dim]), dim, source_block[dim], listed))
     return tuple(steps)
 
 
 def _transposes_a_gathered_buffer(steps: Sequence[Step]) -> bool:
-    last = max((i for i, step in enumerate(steps) if isinstance(step, AllGather)), default=len(steps))
-    return any(isinstance(step, Transpose) for step in steps[last:])
+    last_gather = max((i for i, step in enumerate(steps) if isinstance(step, AllGather)), default=len(steps))
+    return any(isinstance(step, Transpose) for step in steps[last_gather:])
 
 
 def relabel(shape: Shape, mesh: Mesh, source: Sharding, digits: tuple[Digits, Digits], listed: bool) -> Permute | Relay:
-    """The one step from the blocks of `source` that moves each along `digits`."""
+    """The step that moves each block of `source` along `digits`."""
     return (Permute if listed else Relay)(local_shape(shape, mesh, source.split_axes), *digits)
 
 
 def relabelling(mesh: Mesh, source: Sharding, target: Sharding) -> tuple[Digits, Digits] | None:
-    """The digits of one permute that brings every block to a device that wants it, if both sides have as many blocks in every
-    dimension."""
+    """The digits of one permute that brings every block to a device that needs it, if both sides have the same number of blocks
+    in every dimension."""
     splits = (source.split_axes, target.split_axes)
     if any(mesh.group_size(before) != mesh.group_size(after) for before, after in zip(*splits, strict=True)):
         return None

@@ -1,6 +1,6 @@
-"""Symbolic execution of plans: every plan is checked before anybody lowers it.
+"""Executes plans symbolically: every plan is checked before it is lowered.
 
-What digits describe is executed on factors, whatever the number of devices; an exchange of tiles is checked on the boxes of the
+Steps on digits are executed on factors, whatever the number of devices; an exchange of tiles is checked on the boxes of its
 devices.
 """
 
@@ -24,7 +24,7 @@ __all__ = ["PlanError", "check"]
 
 
 def check(plan: Plan) -> None:
-    """Raises PlanError if the steps of `plan` do not make the target shard of every device of the source shards."""
+    """Raises PlanError if the steps of `plan` do not produce every device's target shard from the source shards."""
     if 0 in plan.shape:
         return  # no element can have the wrong position
     state = _State(plan, plan.source, None, list(axis_digits(plan.mesh, plan.source.partial_axes)))
@@ -43,41 +43,43 @@ def check(plan: Plan) -> None:
 
 @dataclass
 class _State:
-    """Where the elements are: in the shards of a sharding, or at positions that only factors describe."""
+    """Where the elements are: in the shards of a `sharding`, or at positions that only factors describe."""
 
     plan: Plan
-    held: Sharding | None
-    moved: Factors | None
+    sharding: Sharding | None
+    positions: Factors | None
     partial: list[Digit]
 
     @property
     def factors(self) -> Factors:
-        """The factors, to be changed."""
-        if self.moved is None:
-            held = self.held
-            if held is None or held.halo_sizes or held.offsets:
+        """The factors, for a step to change."""
+        if self.positions is None:
+            sharding = self.sharding
+            if sharding is None or sharding.halo_sizes or sharding.offsets:
                 raise PlanError("a step on digits meets halos or offsets")
-            self.moved, self.held = Factors.of(self.plan.shape, self.plan.mesh, held), None
-        return self.moved
+            self.positions, self.sharding = Factors.of(self.plan.shape, self.plan.mesh, sharding), None
+        return self.positions
 
     @property
     def shape(self) -> s.Shape:
         """The shape of the local buffer."""
-        return self.moved.shape if self.moved else buffer_shape(self.plan.shape, self.plan.mesh, self.held or self.plan.source)
+        if self.positions:
+            return self.positions.shape
+        return buffer_shape(self.plan.shape, self.plan.mesh, self.sharding or self.plan.source)
 
     def expect(self, sharding: Sharding) -> None:
-        """Checks that the elements stand as `sharding` says."""
+        """Checks that the elements are sharded as `sharding`."""
         shape, mesh = self.plan.shape, self.plan.mesh
-        if self.moved is None and self.held is not None:
-            if not lie_alike(shape, mesh, self.held, sharding):
-                raise PlanError(f"the elements stand as {self.held} says, not {sharding}")
+        if self.positions is None and self.sharding is not None:
+            if not lie_alike(shape, mesh, self.sharding, sharding):
+                raise PlanError(f"the elements are sharded as {self.sharding}, not {sharding}")
         elif sharding.halo_sizes or sharding.offsets or self.factors.canonical() != Factors.of(shape, mesh, sharding).canonical():
-            raise PlanError(f"the elements do not stand as {sharding} says: {self.factors.canonical()}")
-        self.held, self.moved = sharding, None
+            raise PlanError(f"the elements are not sharded as {sharding}: {self.factors.canonical()}")
+        self.sharding, self.positions = sharding, None
 
     def idle(self, digits: Digits) -> None:
-        """Checks that nothing is partial over any of `digits`: partial values of different sums must not be exchanged."""
-        if any(overlap(digit, other) for digit in digits for other in self.partial):
+        """Checks that the value is partial over none of `digits`: partial values of different sums must not be exchanged."""
+        if any(overlap(digit, partial_digit) for digit in digits for partial_digit in self.partial):
             raise PlanError(f"a step sends values along {digits}, over some of which they are partial")
 
 
@@ -91,14 +93,14 @@ def _transpose(step: s.Transpose, state: _State) -> None:
 
 
 def _resize(step: s.Pad | s.Crop, state: _State) -> None:
-    """Grows or shrinks dimensions at their end; or takes the halo of a shard away."""
-    if isinstance(step, s.Crop) and state.held is not None and state.held.halo_sizes:
-        plain = replace(state.held, halo_sizes=())
-        dims = layout(state.plan.shape, state.plan.mesh, state.held)
+    """Grows or shrinks dimensions at their end, or crops the halo of a shard."""
+    if isinstance(step, s.Crop) and state.sharding is not None and state.sharding.halo_sizes:
+        plain = replace(state.sharding, halo_sizes=())
+        dims = layout(state.plan.shape, state.plan.mesh, state.sharding)
         core = layout(state.plan.shape, state.plan.mesh, plain)
         if step.start != tuple(b.origin[0] - a.origin[0] for a, b in zip(dims, core, strict=True)):
-            raise PlanError("a crop does not take away the halo")
-        state.held = plain
+            raise PlanError("a crop does not remove the halo")
+        state.sharding = plain
         return
     factors = state.factors
     spread = {factor.dim for factor, _ in factors.spread}
@@ -146,9 +148,9 @@ def _reduce_scatter(step: s.ReduceScatter, state: _State) -> None:
 
 def _all_to_all(step: s.AllToAll, state: _State) -> None:
     factors = state.factors
-    left = factors.release(step.digits)
+    gathered = factors.release(step.digits)
     entered = factors.scatter(step.split, step.digits)
-    factors.dims[step.concat] = left + factors.dims[step.concat]
+    factors.dims[step.concat] = gathered + factors.dims[step.concat]
     factors.spread += entered
 
 
@@ -160,23 +162,23 @@ def _relabel(step: s.Permute | s.Relay, state: _State) -> None:
 def _rounds(step: s.Rounds, state: _State) -> None:
     state.idle(step.sources)
     factors = state.factors
-    left = [factors.release((step.sources[i],)) for i in step.rotating]
+    gathered = [factors.release((step.sources[i],)) for i in step.rotating]
     entered = [factors.scatter(dim, (step.targets[i],)) for i, dim in zip(step.rotating, step.split, strict=True)]
-    still = [i for i in range(len(step.sources)) if i not in step.rotating]
-    factors.relabel(tuple(step.sources[i] for i in still), tuple(step.targets[i] for i in still))
-    factors.spread += [each for found in entered for each in found]
+    fixed = [i for i in range(len(step.sources)) if i not in step.rotating]
+    factors.relabel(tuple(step.sources[i] for i in fixed), tuple(step.targets[i] for i in fixed))
+    factors.spread += [entry for entries in entered for entry in entries]
     factors.reshape(step.piece(step.shape, step.concat))
-    for dim, found in zip(step.concat, left, strict=True):
-        factors.dims[dim] = found + factors.dims[dim]
+    for dim, gathered_factors in zip(step.concat, gathered, strict=True):
+        factors.dims[dim] = gathered_factors + factors.dims[dim]
 
 
 def _reblock(step: s.Reblock, state: _State) -> None:
-    """The blocks must be those of one dimension, in order of the digits, and hold the tensor before and after."""
+    """The blocks must be those of one dimension, in the order of the digits, and hold the tensor before and after."""
     factors, count, dim = state.factors, group_size(step.digits), step.dim
     if factors.shape[dim] != step.before or min(step.before, step.shape[dim]) * count < state.plan.shape[dim]:
         raise PlanError(f"{step.text(state.plan.mesh)} does not hold all of the dimension")
     if sum(step.pieces) < (count - 1) * min(abs(step.shift), step.before):
-        raise PlanError(f"{step.text(state.plan.mesh)} leaves the device furthest on without rows")
+        raise PlanError(f"{step.text(state.plan.mesh)} leaves the last device without rows")
     if merged([*factors.release(step.digits), *factors.dims[dim]]) != merged([Factor(dim, 1, count * step.before)]):
         raise PlanError(f"{step.text(state.plan.mesh)} meets other blocks")
     factors.dims[dim] = [Factor(dim, 1, count * step.shape[dim])]
@@ -187,7 +189,7 @@ def _tiles(step: TileExchange, state: _State) -> None:
     state.expect(step.source)
     state.idle(step.digits)
     check_tiles(state.plan, step)
-    state.held, state.moved = step.target, None
+    state.sharding, state.positions = step.target, None
 
 
 EXECUTE: dict[type[Step], Callable[[Any, _State], None]] = {
@@ -208,4 +210,4 @@ EXECUTE: dict[type[Step], Callable[[Any, _State], None]] = {
     s.Reblock: _reblock,
     TileExchange: _tiles,
 }
-"""Step class to what it does to the state."""
+"""What each class of step does to the state."""

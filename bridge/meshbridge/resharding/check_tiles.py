@@ -1,4 +1,4 @@
-"""Executes an exchange of tiles on the boxes of its devices: every element of every target shard comes once, from where it is."""
+"""Checks an exchange of tiles: every element of every target shard arrives once, from a device that holds it."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ class _Every:
 
     def __init__(self, step: TileExchange) -> None:
         none = np.zeros(0, np.int64)
-        self.parts = [tiles for each in step.rounds for tiles in each.tiles]
-        self.counts = [len(tiles) for tiles in self.parts]
-        self.senders = np.concatenate([none, *(tiles.senders for tiles in self.parts)])
-        self.receivers = np.concatenate([none, *(tiles.receivers for tiles in self.parts)])
+        self.tiles = [tiles for round_ in step.rounds for tiles in round_.tiles]
+        self.counts = [len(tiles) for tiles in self.tiles]
+        self.senders = np.concatenate([none, *(tiles.senders for tiles in self.tiles)])
+        self.receivers = np.concatenate([none, *(tiles.receivers for tiles in self.tiles)])
         self.taken, self.put = (
-            np.concatenate([np.zeros((0, len(step.shape)), np.int64), *(getattr(tiles, name) for tiles in self.parts)])
+            np.concatenate([np.zeros((0, len(step.shape)), np.int64), *(getattr(tiles, name) for tiles in self.tiles)])
             for name in ("taken", "put")
         )
 
-    def of_parts(self, numbers: list[int]) -> Numbers:
-        """For every tile, the number of the part that it belongs to."""
+    def by_tile(self, numbers: list[int]) -> Numbers:
+        """Repeats each number of `numbers` for every tile of its box shape."""
         return np.repeat(np.array(numbers, np.int64), self.counts)
 
 
 def _check_rounds(step: TileExchange, every: _Every) -> None:
-    """Every round sends once from and once to a device, tiles of one volume."""
-    for each in step.rounds:
-        if any(tiles.volume != each.volume for tiles in each.tiles) or (each.pieces > 1 and len(each.tiles) > 1):
+    """Each round sends tiles of one volume, at most one from and one to each device."""
+    for round_ in step.rounds:
+        if any(tiles.volume != round_.volume for tiles in round_.tiles) or (round_.pieces > 1 and len(round_.tiles) > 1):
             raise PlanError("a round of permutes sends tiles of several sizes")
-    rounds = every.of_parts([number for number, each in enumerate(step.rounds) for _ in each.tiles])
+    rounds = every.by_tile([number for number, round_ in enumerate(step.rounds) for _ in round_.tiles])
     for devices in (every.senders, every.receivers):
         if np.bincount(rounds * group_size(step.digits) + devices).max(initial=0) > 1:
             raise PlanError("a round of permutes sends twice from or to one device")
-    stays = every.of_parts([each.local for each in step.rounds for _ in each.tiles])
+    stays = every.by_tile([round_.local for round_ in step.rounds for _ in round_.tiles])
     if (every.senders != every.receivers)[stays > 0].any():
         raise PlanError("a round without a permute sends a tile")
 
 
 class _Boxes:
-    """The boxes of an exchange, on its devices; a dimension that takes no part counts as all of the buffer."""
+    """The boxes of an exchange on its devices. A dimension that takes no part counts as all of the buffer."""
 
     def __init__(self, plan: Plan, step: TileExchange, every: _Every) -> None:
         self.every = every
@@ -69,7 +69,7 @@ class _Boxes:
         return group_index(tuple(self.digits[axis] for axis in axes), device)
 
     def check(self) -> None:
-        """Checks that the tiles come from where their elements are and fill every receiver's box, each element once."""
+        """Checks that the tiles come from where their elements are, and fill every receiver's box with each element once."""
         wanted = np.ones(self.devices, np.int64)
         boxes = []
         for dim, (a, b) in enumerate(self.pairs):
@@ -81,22 +81,22 @@ class _Boxes:
             else:
                 wanted = wanted * b.local
             boxes.append(self._interval(dim, a, b))
-        volumes = self.every.of_parts([tiles.volume for tiles in self.every.parts])
+        volumes = self.every.by_tile([tiles.volume for tiles in self.every.tiles])
         filled = np.bincount(self.every.receivers, weights=volumes, minlength=self.devices)
         if (filled != wanted).any() or not _is_grid(self.every.receivers, boxes):
             raise PlanError("the tiles of an exchange do not fill the shards of its target")
 
     def _interval(self, dim: int, a: DimLayout, b: DimLayout) -> tuple[Numbers, Numbers]:
-        """The elements in every tile along `dim`, which both ends must have room for."""
-        size = self.every.of_parts([tiles.shape[dim] for tiles in self.every.parts])
+        """The range of elements of every tile along `dim`. Raises PlanError if it does not fit at both ends."""
+        size = self.every.by_tile([tiles.shape[dim] for tiles in self.every.tiles])
         taken, put = self.every.taken[:, dim], self.every.put[:, dim]
         if dim not in self.step.dims:
-            held = wanted = (np.zeros_like(taken), np.full_like(taken, b.local))
+            source_range = target_range = (np.zeros_like(taken), np.full_like(taken, b.local))
         else:
-            sent, got = self._block(a.axes, self.every.senders), self._block(b.axes, self.every.receivers)
-            taken, put = taken + np.array(a.origin)[sent], put + np.array(b.origin)[got]
-            held, wanted = _at(sent, a.kept if a == b else a.owned), _at(got, b.kept)
-        fits = [(low <= taken) & (taken + size <= high) for low, high in (held, wanted)]
+            source_block, target_block = self._block(a.axes, self.every.senders), self._block(b.axes, self.every.receivers)
+            taken, put = taken + np.array(a.origin)[source_block], put + np.array(b.origin)[target_block]
+            source_range, target_range = _at(source_block, a.kept if a == b else a.owned), _at(target_block, b.kept)
+        fits = [(low <= taken) & (taken + size <= high) for low, high in (source_range, target_range)]
         if not (np.all(fits) and (taken == put).all()):
             raise PlanError("a tile has elements that its sender does not hold or its receiver does not want")
         return taken, taken + size
@@ -109,14 +109,14 @@ def _at(blocks: Numbers, intervals: tuple[Interval, ...]) -> tuple[Numbers, Numb
 
 
 def _is_grid(receivers: Numbers, boxes: list[tuple[Numbers, Numbers]]) -> bool:
-    """Whether no two boxes of one receiver meet, told by their intervals: of each dimension, they are the same or apart."""
+    """Whether no two boxes of one receiver overlap: in each dimension, their intervals are equal or disjoint."""
     corners = [receivers, *(start for start, _ in boxes)]
-    whole = order = sorted_by(*corners)
+    corner_order = order = sorted_by(*corners)
     for number, (start, stop) in enumerate(boxes):
         if number:  # the order of all corners is that of the first dimension too
             order = sorted_by(receivers, start)
         where, low, high = receivers[order], start[order], stop[order]
-        same = (low[1:] == low[:-1]) & (high[1:] == high[:-1])
-        if not (same | (low[1:] >= high[:-1]) | (where[1:] != where[:-1])).all():
+        equal = (low[1:] == low[:-1]) & (high[1:] == high[:-1])
+        if not (equal | (low[1:] >= high[:-1]) | (where[1:] != where[:-1])).all():
             return False
-    return not np.all([corner[whole][1:] == corner[whole][:-1] for corner in corners], axis=0).any()
+    return not np.all([corner[corner_order][1:] == corner[corner_order][:-1] for corner in corners], axis=0).any()

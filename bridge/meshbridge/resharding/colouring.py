@@ -10,25 +10,28 @@ from meshbridge.resharding.overlaps import Numbers, sorted_by
 def colour_edges(senders: Numbers, receivers: Numbers) -> Numbers:
     """A colour for every edge, from 0 on, such that no two edges of one colour share a sender or a receiver.
 
-    Edges of one distance between sender and receiver never meet, and where there are no more distances than the largest degree,
-    as in an exchange of everybody with everybody, they are the colours. No edge may be there twice.
+    Edges of one distance between sender and receiver never meet. Where there are no more distances than the largest degree, as in
+    an exchange of all with all, the distances are the colours. No edge may occur twice.
     """
-    sent, received = np.bincount(senders), np.bincount(receivers)
-    most, count = int(max(sent.max(), received.max())), max(np.count_nonzero(sent), np.count_nonzero(received))
-    distance = ((np.cumsum(received > 0) - 1)[receivers] - (np.cumsum(sent > 0) - 1)[senders]) % count
+    sent_count, received_count = np.bincount(senders), np.bincount(receivers)
+    most, count = (
+        int(max(sent_count.max(), received_count.max())),
+        max(np.count_nonzero(sent_count), np.count_nonzero(received_count)),
+    )
+    distance = ((np.cumsum(received_count > 0) - 1)[receivers] - (np.cumsum(sent_count > 0) - 1)[senders]) % count
     used = np.bincount(distance) > 0
     if np.count_nonzero(used) <= most:
-        found: Numbers = (np.cumsum(used) - 1)[distance]
-        return found
-    order = sorted_by(distance % most, senders, receivers)  # edges that are likely to have one colour, one after the other
+        colours: Numbers = (np.cumsum(used) - 1)[distance]
+        return colours
+    order = sorted_by(distance % most, senders, receivers)  # edges that are likely to share a colour, one after the other
     colours = np.empty(len(order), np.int64)
-    colours[order] = _Colouring(senders[order].tolist(), receivers[order].tolist(), most).found()
+    colours[order] = _Colouring(senders[order].tolist(), receivers[order].tolist(), most).coloured()
     return colours
 
 
 class _Colouring:
-    """Each edge takes the lowest colour that both its ends have free. Where there is none, the path from the receiver on which a
-    colour free at the sender and one free at the receiver alternate swaps the two. Free colours are the bits of a number."""
+    """Gives each edge the lowest colour that is free at both ends. If there is none, swaps two colours along the path from the
+    receiver on which they alternate: one is free at the sender, one at the receiver. Free colours are the bits of a number."""
 
     def __init__(self, senders: list[int], receivers: list[int], most: int) -> None:
         self.ends = (senders, receivers)
@@ -38,7 +41,7 @@ class _Colouring:
         "Per side, the edge of a colour at a device: the key is device * most + colour."
         self.colours = [-1] * len(senders)
 
-    def found(self) -> list[int]:
+    def coloured(self) -> list[int]:
         """The colours, edge by edge."""
         free, most, (at_sender, at_receiver) = self.free, self.most, self.edge_of
         for edge, (sender, receiver) in enumerate(zip(*self.ends, strict=True)):
@@ -55,7 +58,7 @@ class _Colouring:
         return self.colours
 
     def _swap(self, device: int, colour: int, other: int) -> None:
-        """Exchanges two colours along the path that leaves the receiver `device` by an edge of `colour`; it has no `other`."""
+        """Swaps two colours along the path that leaves the receiver `device` by an edge of `colour`; `other` is free there."""
         path, side, step = [], 1, colour
         while (edge := self.edge_of[side].get(device * self.most + step)) is not None:
             path.append(edge)
@@ -68,9 +71,9 @@ class _Colouring:
                 del self.edge_of[side][device * self.most + self.colours[edge]]
                 self.free[side][device] |= 1 << self.colours[edge]
             for edge, device in zip(path, touched, strict=True):
-                new = colour + other - self.colours[edge]
-                self.edge_of[side][device * self.most + new] = edge
-                self.free[side][device] &= ~(1 << new)
+                swapped = colour + other - self.colours[edge]
+                self.edge_of[side][device * self.most + swapped] = edge
+                self.free[side][device] &= ~(1 << swapped)
         for edge in path:
             self.colours[edge] = colour + other - self.colours[edge]
 

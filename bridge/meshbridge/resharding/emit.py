@@ -1,8 +1,8 @@
 """Writes a plan into the program.
 
-Collectives are mesh operations, except over factors of mesh axes, which no mesh operation names, and in exchanges in rounds,
-whose pairs of devices no order of axes spells: those are StableHLO's, with their device groups written out. Groups are partition
-ids, as in the form `exported`; lowering to `local` makes them replicas.
+Collectives are mesh operations, with two exceptions: over factors of mesh axes, which no mesh operation can name, and exchanges
+in rounds, whose pairs of devices are no permutation of axes. Those are StableHLO operations with explicit device groups. Groups
+are partition ids, as in the form `exported`; lowering to `local` makes them replicas.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from meshbridge.resharding.tiles import TileExchange
 
 
 def emit(plan: Plan, value: ir.Value, mesh: Mesh, at: Builder | None = None) -> ir.Value:
-    """Builds the steps of `plan` (where the context managers say if `at` is None).
+    """Builds the steps of `plan` with the builder `at`, or at the current insertion point.
 
-    `value` is the local shard of `plan.source`, the result that of `plan.target`. Raises MeshError if the shape is another one.
+    `value` is the local shard of `plan.source`, the result that of `plan.target`. Raises MeshError if `value` has another shape.
     """
     if tuple(shape_of(value)) != plan.start:
         raise MeshError(f"the plan starts from a shard of shape {list(plan.start)}, found {value.type}")
@@ -72,15 +72,15 @@ def _crop(step: s.Crop, value: ir.Value, site: StepSite) -> ir.Value:
 
 
 _IDENTITY = {"sum": 0, "product": 1, "bitwise_xor": 0}
-"""What the reduction of a value with this number leaves as it is. The other kinds leave equal values as they are."""
+"""The neutral elements. Other kinds are idempotent: every device may keep its value."""
 
 
 @_emit_step.register
 def _mask(step: s.Mask, value: ir.Value, site: StepSite) -> ir.Value:
     if step.kind not in _IDENTITY:
         return value
-    first = site.emit.compare("EQ", site.number(step.digits), 0)
-    return site.emit.select(first, value, _IDENTITY[step.kind])
+    is_first = site.emit.compare("EQ", site.number(step.digits), 0)
+    return site.emit.select(is_first, value, _IDENTITY[step.kind])
 
 
 @_emit_step.register
@@ -149,9 +149,10 @@ def _permute(step: s.Permute, value: ir.Value, site: StepSite) -> ir.Value:
 
 @_emit_step.register
 def _relay(step: s.Relay, value: ir.Value, site: StepSite) -> ir.Value:
-    """Without swaps, rows are those of the members by their numbers along the targets: the member with the number t along them is
-    to have what the one with that number along the sources had. Pairs of digits go in the order of the mesh, so that whole axes
-    are named."""
+    """Writes the relabelling as all-to-alls: swaps of digits, or an all-to-all, a local transpose and an all-to-all.
+
+    Without swaps, the rows of a buffer are numbered as the group's members along the targets: member t receives what the member
+    with number t along the sources had. Pairs of digits go in mesh order, so that whole axes are named."""
     emit, swaps = site.emit, step.swaps
     for swap in swaps:
         rows = in_rows(emit, value, group_size(swap.left))
@@ -164,21 +165,21 @@ def _relay(step: s.Relay, value: ir.Value, site: StepSite) -> ir.Value:
     targets, sources = tuple(target for target, _ in pairs), [source for _, source in pairs]
     rows = _exchanged(targets, 0, 0, in_rows(emit, value, group_size(targets)), site)
     radices, order = _together([digit.radix for digit in targets], [*map(targets.index, sources)])
-    apart = emit.reshape(rows, [*radices, shape_of(rows)[1]])
-    ordered = emit.transpose(apart, [*order, len(radices)])
+    by_digit = emit.reshape(rows, [*radices, shape_of(rows)[1]])
+    ordered = emit.transpose(by_digit, [*order, len(radices)])
     return out_of_rows(emit, _exchanged(targets, 0, 0, emit.reshape(ordered, shape_of(rows)), site), step.shape)
 
 
 def _together(sizes: Sequence[int], order: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The sizes of dimensions and their order in a transposition, of which those that stay side by side are one."""
+    """The sizes and the order of a transposition in which dimensions that stay adjacent are one."""
     runs: list[list[int]] = []
     for dim in order:
         if runs and runs[-1][-1] + 1 == dim:
             runs[-1].append(dim)
         else:
             runs.append([dim])
-    placed = sorted(runs)
-    return [prod(sizes[dim] for dim in run) for run in placed], [placed.index(run) for run in runs]
+    ordered_runs = sorted(runs)
+    return [prod(sizes[dim] for dim in run) for run in ordered_runs], [ordered_runs.index(run) for run in runs]
 
 
 _emit_step.register(TileExchange, exchange_tiles)
@@ -188,39 +189,41 @@ _emit_step.register(TileExchange, exchange_tiles)
 def _rounds(step: s.Rounds, value: ir.Value, site: StepSite) -> ir.Value:
     """One dynamic slice, one permute and one dynamic update a round."""
     emit = site.emit
-    sent, filed = step.piece(tuple(shape_of(value)), step.split), step.piece(step.shape, step.concat)
+    sent_shape, received_shape = step.piece(tuple(shape_of(value)), step.split), step.piece(step.shape, step.concat)
     result = emit.splat(tensor(step.shape, element_of(value)), 0)
     devices = np.arange(site.mesh.size)
-    moved: ir.Value | None = None
-    for turn in step.rounds:
-        taken, put = ([emit.scalar(0)] * len(shape) for shape in (sent, filed))
-        for i, shift, split, concat in zip(step.rotating, turn, step.split, step.concat, strict=True):
-            taken[split] = emit.beginning(_rotated(step.sources[i], -shift, site), step.sources[i].radix, sent[split])
-            put[concat] = emit.beginning(_rotated(step.targets[i], shift, site), step.targets[i].radix, filed[concat])
-        if moved is not None:
-            taken[step.split[0]] = site.after(taken[step.split[0]], moved)
-        moved = emit.dynamic_cut(value, taken, sent)
-        moved = site.permute(moved, site.groups.between(site.mesh, step.sender(devices, turn), devices))
-        result = emit.dynamic_paste(result, emit.reshape(moved, filed), put)
+    piece: ir.Value | None = None
+    for round_digits in step.rounds:
+        read_at, write_at = ([emit.scalar(0)] * len(shape) for shape in (sent_shape, received_shape))
+        for i, shift, split, concat in zip(step.rotating, round_digits, step.split, step.concat, strict=True):
+            read_at[split] = emit.beginning(_rotated(step.sources[i], -shift, site), step.sources[i].radix, sent_shape[split])
+            write_at[concat] = emit.beginning(
+                _rotated(step.targets[i], shift, site), step.targets[i].radix, received_shape[concat]
+            )
+        if piece is not None:
+            read_at[step.split[0]] = site.after(read_at[step.split[0]], piece)
+        piece = emit.dynamic_cut(value, read_at, sent_shape)
+        piece = site.permute(piece, site.groups.between(site.mesh, step.sender(devices, round_digits), devices))
+        result = emit.dynamic_paste(result, emit.reshape(piece, received_shape), write_at)
     return result
 
 
 @_emit_step.register
 def _reblock(step: s.Reblock, value: ir.Value, site: StepSite) -> ir.Value:
-    """The rows from each distance, and of all of them, in order, the block of this device."""
+    """Collects the rows from each distance in order, and slices this device's block out of them."""
     emit, dim, count, pieces = site.emit, step.dim, group_size(step.digits), step.pieces
     longer = step.shift > 0
-    sent = {size: emit.slice(value, dim, 0 if longer else step.before - size, size) for size in step.lengths}
-    moved = (_rows_by_permutes if step.listed else _rows_by_all_to_alls)(step, sent, site)
-    around = emit.concatenate([value, *moved] if longer else [*reversed(moved), value], dim)
-    if longer:  # the last device's block ends behind the rows of all others
+    pieces_sent = {size: emit.slice(value, dim, 0 if longer else step.before - size, size) for size in step.lengths}
+    received = (_rows_by_permutes if step.listed else _rows_by_all_to_alls)(step, pieces_sent, site)
+    around = emit.concatenate([value, *received] if longer else [*reversed(received), value], dim)
+    if longer:  # the last device's block ends after all rows
         around = emit.pad_along(around, dim, 0, 0, count * step.shift - sum(pieces))
     start = emit.add(emit.multiply(site.number(step.digits), step.shift), 0 if longer else sum(pieces))
     return emit.dynamic_slice(around, dim, start, step.shape[dim])
 
 
 def _rows_by_permutes(step: s.Reblock, sent: dict[int, ir.Value], site: StepSite) -> list[ir.Value]:
-    """What this device receives from each distance, the nearest first; devices send `sent` of each length."""
+    """The rows that this device receives from each distance, the nearest first."""
     count, away = group_size(step.digits), -1 if step.shift > 0 else 1
     moves = [shifted(count, away * distance) for distance in range(1, len(step.pieces) + 1)]
     return [
@@ -230,18 +233,19 @@ def _rows_by_permutes(step: s.Reblock, sent: dict[int, ir.Value], site: StepSite
 
 
 def _rows_by_all_to_alls(step: s.Reblock, sent: dict[int, ir.Value], site: StepSite) -> list[ir.Value]:
-    """The same: a piece of every device's rows of each length, and of those what each lacks, in one all-to-all each."""
+    """The same by two all-to-alls: each device gets a piece of every device's rows, and then the pieces that it lacks."""
     emit, count, away = site.emit, group_size(step.digits), -1 if step.shift > 0 else 1
     parts = {size: in_rows(emit, value, count) for size, value in sent.items()}
     rows = _exchanged(step.digits, 0, 0, emit.concatenate(list(parts.values()), 1), site)
     widths = {size: shape_of(part)[1] for size, part in parts.items()}
-    pieces = dict(zip(parts, _side_by_side(rows, list(widths.values()), emit), strict=True))
+    pieces_by_size = dict(zip(parts, _side_by_side(rows, list(widths.values()), emit), strict=True))
     lacked = [
-        emit.pad_along(pieces[size], 0, 0, away * distance, -away * distance) for distance, size in enumerate(step.pieces, 1)
+        emit.pad_along(pieces_by_size[size], 0, 0, away * distance, -away * distance)
+        for distance, size in enumerate(step.pieces, 1)
     ]
-    moved = _exchanged(step.digits, 0, 0, emit.concatenate(lacked, 1), site)
-    found = _side_by_side(moved, [widths[size] for size in step.pieces], emit)
-    return [out_of_rows(emit, each, shape_of(sent[size])) for size, each in zip(step.pieces, found, strict=True)]
+    exchanged = _exchanged(step.digits, 0, 0, emit.concatenate(lacked, 1), site)
+    parts_by_distance = _side_by_side(exchanged, [widths[size] for size in step.pieces], emit)
+    return [out_of_rows(emit, part, shape_of(sent[size])) for size, part in zip(step.pieces, parts_by_distance, strict=True)]
 
 
 def _side_by_side(rows: ir.Value, widths: list[int], emit: Builder) -> list[ir.Value]:

@@ -1,9 +1,9 @@
-"""Writes an exchange of tiles: where a device's tiles begin in the source and in the result is arithmetic on its digits, or an
-entry of a constant table where the offsets are no sum of multiples of digits.
+"""Writes an exchange of tiles.
 
-A round is a dynamic slice, a permute and a dynamic update; one whose tiles have several shapes moves them as a list of elements.
-Devices that receive nothing in a round write back what they read. A round begins when the one before has arrived: all at once
-they hold another copy of both shards (temporary memory in shards of the larger side, XLA on CPU: 2.8 against 1.3 for 960x1920
+Where a device's tile begins in a buffer is arithmetic on the device's digits, or an entry of a constant table.
+A round is a dynamic slice, a permute and a dynamic update; tiles of several shapes move as a flat list of elements.
+Devices that receive nothing in a round write back what they read. A round waits for the round before: all rounds at once would
+hold another copy of both shards (temporary memory in shards of the larger side, XLA on CPU: 2.8 against 1.3 for 960x1920
 [[0], [1]] -> [[1], [0]] on 2x3, 4.5 against 1.3 for 701x1101).
 """
 
@@ -25,12 +25,12 @@ from meshbridge.resharding.tiles import Round, TileExchange, Tiles
 
 
 def exchange_tiles(step: TileExchange, value: ir.Value, site: StepSite) -> ir.Value:
-    """The buffer of the target, zeros where there is no tile."""
+    """Returns the buffer of the target, with zeros where no tile is written."""
     return _TileExchange(step, value, site).written()
 
 
 class _TileExchange:
-    """The exchange while it is written: the result so far, and the tile that arrived last."""
+    """The exchange while it is written: the result so far, and the tile that arrived most recently."""
 
     def __init__(self, step: TileExchange, value: ir.Value, site: StepSite) -> None:
         self.step = step
@@ -42,33 +42,36 @@ class _TileExchange:
         self.arrived: ir.Value | None = None
 
     def written(self) -> ir.Value:
-        for each in self.step.rounds:
-            if each.local:
-                (tiles,) = each.tiles
+        for round_ in self.step.rounds:
+            if round_.local:
+                (tiles,) = round_.tiles
                 self._put(tiles, tiles.shape, [0] * len(tiles.shape), self._read(tiles, tiles.shape, [0] * len(tiles.shape)))
             else:
-                self._moved(each)
+                self._moved(round_)
         return self.result
 
-    def _moved(self, each: Round) -> None:
+    def _moved(self, round_: Round) -> None:
         """One permute for every piece of the round."""
-        pairs = tuple(pair for tiles in each.tiles for pair in zip(tiles.senders.tolist(), tiles.receivers.tolist(), strict=True))
+        pairs = tuple(
+            pair for tiles in round_.tiles for pair in zip(tiles.senders.tolist(), tiles.receivers.tolist(), strict=True)
+        )
         start = 0
-        for length in each.lengths:
-            shapes, shift = [tiles.shape for tiles in each.tiles], [0] * len(self.step.shape)
-            if each.pieces > 1:
-                (whole,) = shapes
-                shapes, shift[each.longest] = [(*whole[: each.longest], length, *whole[each.longest + 1 :])], start
+        for length in round_.lengths:
+            shapes, shift = [tiles.shape for tiles in round_.tiles], [0] * len(self.step.shape)
+            if round_.pieces > 1:
+                (shape,) = shapes
+                shapes, shift[round_.longest] = [(*shape[: round_.longest], length, *shape[round_.longest + 1 :])], start
             start += length
-            moved = self._sent(each, shapes, shift)
-            self.arrived = moved = self.site.permute(moved, self.site.groups.moves(self.site.mesh, self.step.digits, pairs))
-            for tiles, shape in zip(each.tiles, shapes, strict=True):
+            tile = self._sent(round_, shapes, shift)
+            moved = self.site.permute(tile, self.site.groups.moves(self.site.mesh, self.step.digits, pairs))
+            self.arrived = moved
+            for tiles, shape in zip(round_.tiles, shapes, strict=True):
                 self._put(tiles, shape, shift, self.emit.reshape(moved, shape))
 
-    def _sent(self, each: Round, shapes: list[Shape], shift: list[int]) -> ir.Value:
-        """What this device sends, a list of elements if it may have one of several shapes."""
+    def _sent(self, round_: Round, shapes: list[Shape], shift: list[int]) -> ir.Value:
+        """The tile that this device sends, as a flat list of elements if tiles have several shapes."""
         emit, value = self.emit, None
-        for tiles, shape in zip(each.tiles, shapes, strict=True):
+        for tiles, shape in zip(round_.tiles, shapes, strict=True):
             tile = self._read(tiles, shape, shift)
             if len(shapes) > 1:
                 tile = emit.reshape(tile, [tiles.volume])
@@ -77,24 +80,24 @@ class _TileExchange:
         return value
 
     def _read(self, tiles: Tiles, shape: Shape, shift: list[int]) -> ir.Value:
-        """A tile of the source; one that is sent, only when the one before has arrived."""
-        taken = self.table.offsets(tiles.senders, tiles.taken, shift)
-        # Along a dimension of which the tile has all, XLA knows the offset to be 0 and would drop what it depends on.
-        cut = [dim for dim, size in enumerate(shape_of(self.value)) if shape[dim] < size]
-        if self.arrived is not None and cut:
-            taken[cut[0]] = self.site.after(taken[cut[0]], self.arrived)
-        return self.emit.dynamic_cut(self.value, taken, shape)
+        """Reads a tile of the source. A tile that is sent is read only after the tile before has arrived."""
+        read_at = self.table.offsets(tiles.senders, tiles.taken, shift)
+        # Along a dimension that the tile fills, XLA knows the offset to be 0 and would drop the dependence.
+        sliced_dims = [dim for dim, size in enumerate(shape_of(self.value)) if shape[dim] < size]
+        if self.arrived is not None and sliced_dims:
+            read_at[sliced_dims[0]] = self.site.after(read_at[sliced_dims[0]], self.arrived)
+        return self.emit.dynamic_cut(self.value, read_at, shape)
 
     def _put(self, tiles: Tiles, shape: Shape, shift: list[int], tile: ir.Value) -> None:
-        """`tile` written into the result on the devices that receive it."""
-        emit, put = self.emit, self.table.offsets(tiles.receivers, tiles.put, shift)
+        """Writes `tile` into the result on the devices that receive it."""
+        emit, write_at = self.emit, self.table.offsets(tiles.receivers, tiles.put, shift)
         if len(tiles) < self.table.devices:
-            tile = emit.select(self.table.any_of(tiles.receivers), tile, emit.dynamic_cut(self.result, put, shape))
-        self.result = emit.dynamic_paste(self.result, tile, put)
+            tile = emit.select(self.table.any_of(tiles.receivers), tile, emit.dynamic_cut(self.result, write_at, shape))
+        self.result = emit.dynamic_paste(self.result, tile, write_at)
 
 
 class _Table:
-    """Integers per device of the exchange: arithmetic on the device's digits where that says them, else looked up; equal ones
+    """Integers per device of the exchange: arithmetic on the device's digits where possible, else a table. Equal ones are written
     once."""
 
     def __init__(self, site: StepSite, step: TileExchange) -> None:
@@ -103,12 +106,12 @@ class _Table:
         self.devices = group_size(step.digits)
         inside = numbered(step.digits)
         self.inside = [inside[digit.axis] for digit in step.digits]
-        "The same digits, of the devices of the exchange numbered on their own."
-        self.known: dict[tuple[bytes, ...], ir.Value] = {}
+        "The same digits for devices numbered within the exchange."
+        self.cache: dict[tuple[bytes, ...], ir.Value] = {}
 
     def offsets(self, devices: Numbers, starts: Numbers, shift: list[int]) -> list[ir.Value]:
-        """Where each dimension of a tile begins, plus `shift`, on the devices that take part; anything on the others."""
-        return [self._once(self._entry, devices, starts[:, dim] + more) for dim, more in enumerate(shift)]
+        """The start of each dimension of a tile plus `shift`, on the given `devices`; arbitrary on the others."""
+        return [self._once(self._entry, devices, starts[:, dim] + offset) for dim, offset in enumerate(shift)]
 
     def any_of(self, devices: Numbers) -> ir.Value:
         """Whether this device is one of `devices`."""
@@ -116,35 +119,35 @@ class _Table:
 
     def _once(self, compute: Callable[..., ir.Value], *columns: Numbers) -> ir.Value:
         key = tuple(column.tobytes() for column in columns)
-        if key not in self.known:
-            self.known[key] = compute(*columns)
-        return self.known[key]
+        if key not in self.cache:
+            self.cache[key] = compute(*columns)
+        return self.cache[key]
 
     def _entry(self, devices: Numbers, values: Numbers) -> ir.Value:
-        """One of `values` on each of `devices`."""
+        """An integer that is `values[i]` on `devices[i]`."""
         emit = self.site.emit
         if (values == values[0]).all():
             return emit.scalar(int(values[0]))
         if (terms := self._affine(devices, values)) is not None:
-            first, *factors = terms
+            constant, *factors = terms
             products = [
                 emit.multiply(self.site.number((digit,)), factor)
                 for digit, factor in zip(self.digits, factors, strict=True)
                 if factor
             ]
-            return emit.add(reduce(emit.add, products), first)
+            return emit.add(reduce(emit.add, products), constant)
         column = np.full(self.devices, values[0])
         column[devices] = values
         return entry(emit, column, self.site.number(self.digits))
 
     def _affine(self, devices: Numbers, values: Numbers) -> list[int] | None:
-        """A constant, and a factor for each digit, of a sum that is one of `values` on each of `devices`."""
+        """A constant and a factor for each digit whose sum is `values[i]` on `devices[i]`, if there are such."""
         columns = np.stack([np.ones_like(devices), *(digit.of(devices) for digit in self.inside)], axis=1)
-        found = np.linalg.lstsq(columns.astype(float), values.astype(float), rcond=None)[0].round().astype(np.int64)
-        return found.tolist() if (columns @ found == values).all() else None
+        terms = np.linalg.lstsq(columns.astype(float), values.astype(float), rcond=None)[0].round().astype(np.int64)
+        return terms.tolist() if (columns @ terms == values).all() else None
 
     def _member(self, devices: Numbers) -> ir.Value:
-        """Whether this device is one of `devices`, which are sorted: mostly a range of a digit, or of the numbers of all."""
+        """Whether this device is one of the sorted `devices`: mostly a range of one digit, or of the device numbers."""
         emit, every = self.site.emit, np.arange(self.devices)
         for digits, number in (
             (self.digits, every),
@@ -152,9 +155,9 @@ class _Table:
         ):
             low, high = int(number[devices].min()), int(number[devices].max())
             if np.array_equal(np.flatnonzero((low <= number) & (number <= high)), devices):
-                here = self.site.number(digits)
-                checks = [emit.compare("GE", here, low)] if low else []
-                checks += [emit.compare("LE", here, high)] if high < group_size(digits) - 1 else []
+                number_here = self.site.number(digits)
+                checks = [emit.compare("GE", number_here, low)] if low else []
+                checks += [emit.compare("LE", number_here, high)] if high < group_size(digits) - 1 else []
                 return reduce(lambda left, right: emit.elementwise("and", left, right), checks)
         column = np.zeros(self.devices, np.int64)
         column[devices] = 1

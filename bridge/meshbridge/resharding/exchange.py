@@ -1,7 +1,7 @@
 """Finds the tiles of an exchange (`tiles`): who sends what to whom, in which round.
 
-Everything is computed for all tiles at once, as columns of numbers: the overlaps of every dimension (`overlaps`) multiplied with
-each other and with the devices that want them.
+Tiles are computed all at once, as columns of numbers: the overlaps of every dimension (`overlaps`), multiplied with each other
+and with the devices that need them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from meshbridge.resharding.tiles import Round, TileExchange, Tiles
 
 @lru_cache(maxsize=1024)
 def tile_exchange(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, tight: bool = False) -> TileExchange:
-    """The exchange that makes the buffers of `target` of those of `source`, partial axes aside.
+    """The exchange from the buffers of `source` to those of `target`, partial axes aside.
 
-    `tight` leaves the padding of dimensions that are sharded alike before and after behind too, at the price of more tile shapes.
+    `tight` also skips the padding of dimensions that are sharded alike before and after, at the price of more tile shapes.
     """
     before, after = layout(shape, mesh, source), layout(shape, mesh, target)
     pairs = list(zip(before, after, strict=True))
@@ -39,42 +39,42 @@ def tile_exchange(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, 
 
 
 def lean(exchange: TileExchange, before: int) -> TileExchange:
-    """The same with large tiles in pieces, such that beside both shards there is never more than a buffer of the smaller.
+    """Splits large tiles into pieces, so that beside both shards there is never more than a buffer of the smaller one.
 
     `before` is the number of elements of the source's buffer.
     """
     least = min(before, prod(exchange.shape))
     rounds: list[Round] = []
-    for each in exchange.rounds:
-        if each.local or not rounds or each.volume == before or 2 * each.volume <= least:
-            rounds.append(each)
+    for round_ in exchange.rounds:
+        if round_.local or not rounds or round_.volume == before or 2 * round_.volume <= least:
+            rounds.append(round_)
         else:
-            rounds += (_cut(tiles, least) for tiles in each.tiles)
+            rounds += (_cut(tiles, least) for tiles in round_.tiles)
     return replace(exchange, rounds=tuple(rounds))
 
 
 def _cut(tiles: Tiles, most: int) -> Round:
-    """A round of one shape in pieces along the longest dimension, of which two have `most` elements, or one slice each."""
+    """A round of one tile shape, split along the longest dimension: two pieces have `most` elements, or each is one slice."""
     size = max(tiles.shape)
     length = max(1, most // (2 * tiles.volume // size))
     return Round((tiles,), tiles.volume, local=False, pieces=-(-size // length))
 
 
 def exchanged_axes(source: Sharding, target: Sharding) -> Axes:
-    """The mesh axes that take part, without a look at the shape."""
+    """The mesh axes that take part, whatever the shape."""
     pairs = zip(source.split_axes, target.split_axes, strict=True)
     return tuple({axis for before, after in pairs if before != after for axis in (*before, *after)})
 
 
 def tiles_of_a_receiver(mesh: Mesh, source: Sharding, target: Sharding) -> int:
-    """About how many tiles make up a device's shard of the target, and how many permutes they take."""
+    """About how many tiles make up a device's shard of the target: the number of permutes."""
     pairs = [pair for pair in zip(source.split_axes, target.split_axes, strict=True) if pair[0] != pair[1]]
     return prod(-(-mesh.group_size(before) // mesh.group_size(after)) for before, after in pairs)
 
 
 @dataclass
 class _TileSearch:
-    """All tiles, on the mesh of the active axes alone: their ends, and per dimension the entry of its overlaps."""
+    """All tiles, on the mesh of the active axes alone: senders and receivers, and in each dimension the index of the overlap."""
 
     mesh: Mesh
     axes: Axes
@@ -96,11 +96,11 @@ class _TileSearch:
         self.senders = self._senders()
 
     def _block(self, axes: Axes) -> Numbers:
-        """Of every device, its number along `axes`."""
+        """The number of every device along `axes`."""
         return group_index(tuple(self.digits[axis] for axis in axes), np.arange(self.devices))
 
     def _senders(self) -> Numbers:
-        """For every tile a device that holds it: the receiver itself, else one of the holders, each as often."""
+        """For every tile a device that holds it: the receiver if possible, else one of the holders in turn."""
         fixed, devices = [axis for dim in self.met for axis in dim.source_axes], np.arange(self.devices)
         holder = np.zeros(len(self.receivers), np.int64)
         for dim, entry in zip(self.met, self.entries, strict=True):
@@ -121,36 +121,36 @@ class _TileSearch:
         return holder + number_of_copy[chosen]
 
     def column(self, name: str, tiles: Numbers) -> Numbers:
-        """`taken`, `put` or `size` of the given tiles, one column per dimension."""
+        """The field `name` of the overlaps of the given tiles, one column per dimension."""
         columns = [getattr(dim, name)[entry[tiles]] for dim, entry in zip(self.met, self.entries, strict=True)]
         return np.stack(columns, axis=1) if columns else np.zeros((len(tiles), 0), np.int64)
 
 
 def _in_turn(volumes: Numbers, holders: Numbers, nearest: Numbers, receivers: Numbers, copies: int) -> Numbers:
-    """Which copy of its holder sends each tile: the receiver's nearest where that keeps them equally busy, else each as often."""
+    """Which copy of its holder sends each tile: the nearest to the receiver if that keeps copies equally busy, else in turn."""
     if not len(volumes):
         return nearest
     order = sorted_by(volumes, holders, nearest, receivers)
-    new = _changes(volumes[order], holders[order])
-    group = np.cumsum(new) - 1
+    begins_group = _changes(volumes[order], holders[order])
+    group = np.cumsum(begins_group) - 1
     size = np.bincount(group)[group]
-    rank = np.arange(len(order)) - np.flatnonzero(new)[group]
+    rank = np.arange(len(order)) - np.flatnonzero(begins_group)[group]
     near = nearest[order]
-    pair = np.cumsum(new | _changes(near)) - 1
+    pair = np.cumsum(begins_group | _changes(near)) - 1
     crowd = np.zeros(group[-1] + 1, np.int64)
     np.maximum.at(crowd, group, np.bincount(pair)[pair])
-    found = np.empty_like(nearest)
-    found[order] = np.where(crowd[group] <= -(-size // copies), near, rank * copies // size)
-    return found
+    chosen = np.empty_like(nearest)
+    chosen[order] = np.where(crowd[group] <= -(-size // copies), near, rank * copies // size)
+    return chosen
 
 
 def _changes(*columns: Numbers) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Whether a row differs from the one before it; the first one does."""
-    new = np.ones(len(columns[0]), bool)
-    new[1:] = False
+    """Whether a row differs from the row before; True for row 0."""
+    differs = np.ones(len(columns[0]), bool)
+    differs[1:] = False
     for column in columns:
-        new[1:] |= column[1:] != column[:-1]
-    return new
+        differs[1:] |= column[1:] != column[:-1]
+    return differs
 
 
 def _rounds(search: _TileSearch) -> Iterator[Round]:
@@ -165,8 +165,8 @@ def _rounds(search: _TileSearch) -> Iterator[Round]:
         group = moving[search.volumes[moving] == volume]
         colours[group] = colour_edges(search.senders[group], search.receivers[group])
     order = staying[sorted_by(search.receivers[staying], shapes[staying])]
-    new = _changes(search.receivers[order], shapes[order])
-    colours[order] = np.arange(len(order)) - np.flatnonzero(new)[np.cumsum(new) - 1] if len(order) else 0
+    begins_run = _changes(search.receivers[order], shapes[order])
+    colours[order] = np.arange(len(order)) - np.flatnonzero(begins_run)[np.cumsum(begins_run) - 1] if len(order) else 0
     yield from _grouped(search, moving, (search.volumes.max(initial=0) - search.volumes, colours), shapes, local=False)
     yield from _grouped(search, staying, (shapes, colours), shapes, local=True)
 
@@ -181,22 +181,22 @@ def _shape_numbers(search: _TileSearch) -> Numbers:
 
 
 def _grouped(search: _TileSearch, tiles: Numbers, keys: tuple[Numbers, Numbers], shapes: Numbers, local: bool) -> Iterator[Round]:
-    """A round for each pair of keys, in their order, and in it the tiles by shape."""
+    """A round for each pair of keys, in their order, with its tiles by shape."""
     if not len(tiles):
         return
     columns = [key[tiles] for key in (*keys, shapes)]
     order = sorted_by(*columns, search.receivers[tiles])
     tiles, columns = tiles[order], [column[order] for column in columns]
     senders, receivers = search.senders[tiles], search.receivers[tiles]
-    taken, put, sizes = (search.column(name, tiles) for name in ("taken", "put", "size"))
+    read_at, write_at, sizes = (search.column(name, tiles) for name in ("taken", "put", "size"))
     begins_round = _changes(*columns[:2])
     starts = np.flatnonzero(begins_round | _changes(columns[2]))
-    first = np.flatnonzero(begins_round[starts]).tolist()
+    round_starts = np.flatnonzero(begins_round[starts]).tolist()
     bounds = [*starts.tolist(), len(tiles)]
-    each_shape = [tuple(row) for row in sizes[starts].tolist()]
+    tile_shapes = [tuple(row) for row in sizes[starts].tolist()]
     parts = [
-        Tiles(shape, senders[a:z], receivers[a:z], taken[a:z], put[a:z])
-        for shape, (a, z) in zip(each_shape, pairwise(bounds), strict=True)
+        Tiles(shape, senders[a:z], receivers[a:z], read_at[a:z], write_at[a:z])
+        for shape, (a, z) in zip(tile_shapes, pairwise(bounds), strict=True)
     ]
-    for a, z in pairwise([*first, len(parts)]):
+    for a, z in pairwise([*round_starts, len(parts)]):
         yield Round(tuple(parts[a:z]), parts[a].volume, local)

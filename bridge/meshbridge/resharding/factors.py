@@ -55,14 +55,14 @@ class Factors:
     def of(shape: Shape, mesh: Mesh, sharding: Sharding) -> Factors:
         """The (padded) blocks of a sharding without halos or offsets."""
         local = local_shape(shape, mesh, sharding.split_axes)
-        found = Factors([[Factor(dim, 1, size)] for dim, size in enumerate(local)])
+        factors = Factors([[Factor(dim, 1, size)] for dim, size in enumerate(local)])
         for dim, axes in enumerate(sharding.split_axes):
             stride = local[dim]
             for digit in reversed(axis_digits(mesh, axes)):
                 if digit.radix > 1:
-                    found.spread.append((Factor(dim, stride, digit.radix), digit))
+                    factors.spread.append((Factor(dim, stride, digit.radix), digit))
                     stride *= digit.radix
-        return found
+        return factors
 
     @property
     def shape(self) -> Shape:
@@ -78,81 +78,81 @@ class Factors:
         waiting = merged(factor for factors in self.dims for factor in factors)[::-1]
         self.dims = []
         for size in shape:
-            taken: list[Factor] = []
+            dim_factors: list[Factor] = []
             while size > 1:
                 factor = waiting.pop()
                 if factor.radix > size or size % factor.radix:
-                    factor, rest = factor.split(size)
-                    waiting.append(rest)
-                taken.append(factor)
+                    factor, inner = factor.split(size)
+                    waiting.append(inner)
+                dim_factors.append(factor)
                 size //= factor.radix
-            self.dims.append(taken)
+            self.dims.append(dim_factors)
         if waiting:
             raise PlanError(f"a reshape to {list(shape)} loses {waiting}")
 
     def scatter(self, dim: int, digits: Digits) -> list[tuple[Factor, Digit]]:
-        """Takes the outer factors of `dim` away, one for each of `digits`, and returns what is to be sharded along them."""
-        waiting, taken = merged(self.dims[dim])[::-1], []
+        """Removes the outer factors of `dim`, one for each of `digits`, and returns them with the digits that shard them."""
+        waiting, scattered = merged(self.dims[dim])[::-1], []
         for digit in digits:
             while digit.radix > 1:
                 if not waiting:
                     raise PlanError(f"dimension {dim} is too small to be sharded along {digits}")
                 factor = waiting.pop()
                 if factor.radix > digit.radix:
-                    factor, rest = factor.split(digit.radix)
-                    waiting.append(rest)
+                    factor, inner = factor.split(digit.radix)
+                    waiting.append(inner)
                 outer, digit = split_digit(digit, factor.radix)
-                taken.append((factor, outer))
+                scattered.append((factor, outer))
         self.dims[dim] = waiting[::-1]
-        return taken
+        return scattered
 
     def release(self, digits: Digits) -> list[Factor]:
-        """Takes the factors that are sharded along `digits`, in that order; each digit must shard some."""
-        found = []
+        """Removes and returns the factors that are sharded along `digits`, in that order. Each digit must shard some."""
+        released = []
         for digit in digits:
             inside = [(f, d) for f, d in self._cut_at(digit) if _contains(digit, d)]
             if prod(d.radix for _, d in inside) != digit.radix:
                 raise PlanError(f"nothing is sharded along {digit}, over which a step gathers")
-            self.spread = [each for each in self.spread if each not in inside]
-            found += [factor for factor, _ in sorted(inside, key=lambda each: -each[1].stride)]
-        return found
+            self.spread = [entry for entry in self.spread if entry not in inside]
+            released += [factor for factor, _ in sorted(inside, key=lambda entry: -entry[1].stride)]
+        return released
 
     def _cut_at(self, digit: Digit) -> list[tuple[Factor, Digit]]:
-        """`spread`, with every entry divided where `digit` begins and ends."""
+        """`spread`, with every entry split where `digit` begins and ends."""
         for bound in (digit.stride, digit.stride * digit.radix):
-            cut: list[tuple[Factor, Digit]] = []
-            for factor, each in self.spread:
-                if each.axis == digit.axis and each.stride < bound < each.stride * each.radix:
-                    outer = each.stride * each.radix // bound
-                    cut += zip(factor.split(outer), split_digit(each, outer), strict=True)
+            entries: list[tuple[Factor, Digit]] = []
+            for factor, spread_digit in self.spread:
+                if spread_digit.axis == digit.axis and spread_digit.stride < bound < spread_digit.stride * spread_digit.radix:
+                    outer = spread_digit.stride * spread_digit.radix // bound
+                    entries += zip(factor.split(outer), split_digit(spread_digit, outer), strict=True)
                 else:
-                    cut.append((factor, each))
-            self.spread = cut
+                    entries.append((factor, spread_digit))
+            self.spread = entries
         return self.spread
 
     def _renumber(self, sources: Digits, targets: Digits) -> None:
-        """The same where the digits of the two lists have different radices; those that shard nothing come last."""
-        used = [digit for digit in sources if any(overlap(digit, each) for _, each in self._cut_at(digit))]
+        """Relabels where the digits of the two lists have different radices. Digits that shard nothing come last."""
+        used = [digit for digit in sources if any(overlap(digit, spread_digit) for _, spread_digit in self._cut_at(digit))]
         block = Factors([self.release(tuple(used))])
-        count, taken = prod(digit.radix for digit in used), list[Digit]()
-        while prod(digit.radix for digit in taken) < count:
-            taken.append(targets[len(taken)])
-        if tuple(used) != sources[: len(used)] or prod(digit.radix for digit in taken) != count:
+        count, target_digits = prod(digit.radix for digit in used), list[Digit]()
+        while prod(digit.radix for digit in target_digits) < count:
+            target_digits.append(targets[len(target_digits)])
+        if tuple(used) != sources[: len(used)] or prod(digit.radix for digit in target_digits) != count:
             raise PlanError(f"numbers along {sources} and {targets} do not correspond")
-        self.spread += block.scatter(0, tuple(taken))
+        self.spread += block.scatter(0, tuple(target_digits))
 
     def relabel(self, sources: Digits, targets: Digits) -> None:
-        """What was sharded along `sources` is sharded along `targets`: numbers along both lists, outer to inner, correspond."""
+        """Shards along `targets` what was sharded along `sources`: numbers along both lists, outer to inner, correspond."""
         if any(source.radix != target.radix for source, target in zip(sources, targets, strict=True)):
             self._renumber(sources, targets)
             return
-        moved: list[tuple[Factor, Digit]] = []
+        relabelled: list[tuple[Factor, Digit]] = []
         for source, target in zip(sources, targets, strict=True):
             inside = [(f, d) for f, d in self._cut_at(source) if _contains(source, d)]
-            self.spread = [each for each in self.spread if each not in inside]
-            shift = [Digit(target.axis, d.radix, d.stride // source.stride * target.stride) for _, d in inside]
-            moved += zip((factor for factor, _ in inside), shift, strict=True)
-        self.spread += moved
+            self.spread = [entry for entry in self.spread if entry not in inside]
+            target_digits = [Digit(target.axis, d.radix, d.stride // source.stride * target.stride) for _, d in inside]
+            relabelled += zip((factor for factor, _ in inside), target_digits, strict=True)
+        self.spread += relabelled
 
 
 def _contains(digit: Digit, part: Digit) -> bool:
@@ -160,25 +160,25 @@ def _contains(digit: Digit, part: Digit) -> bool:
 
 
 def overlap(a: Digit, b: Digit) -> bool:
-    """Whether the digits have a factor of an axis in common."""
+    """Whether the digits share a factor of an axis."""
     return a.axis == b.axis and a.stride < b.stride * b.radix and b.stride < a.stride * a.radix
 
 
 def merged(factors: Iterable[Factor]) -> list[Factor]:
-    """The same factors, those that continue each other as one."""
-    found: list[Factor] = []
+    """Merges adjacent factors that continue each other."""
+    result: list[Factor] = []
     for factor in factors:
         if factor.radix == 1:
             continue
-        if found and found[-1].dim == factor.dim and found[-1].stride == factor.stride * factor.radix:
-            factor = Factor(factor.dim, factor.stride, factor.radix * found.pop().radix)
-        found.append(factor)
-    return found
+        if result and result[-1].dim == factor.dim and result[-1].stride == factor.stride * factor.radix:
+            factor = Factor(factor.dim, factor.stride, factor.radix * result.pop().radix)
+        result.append(factor)
+    return result
 
 
 def _merged_spread(spread: Sequence[tuple[Factor, Digit]]) -> list[tuple[Factor, Digit]]:
     merged: list[tuple[Factor, Digit]] = []
-    for factor, digit in sorted(spread, key=lambda each: (each[0].dim, -each[0].stride)):
+    for factor, digit in sorted(spread, key=lambda entry: (entry[0].dim, -entry[0].stride)):
         if digit.radix == 1:
             continue
         if merged:
@@ -193,21 +193,21 @@ def _merged_spread(spread: Sequence[tuple[Factor, Digit]]) -> list[tuple[Factor,
 
 
 def without(digits: Iterable[Digit], removed: Digits) -> list[Digit]:
-    """`digits` less the parts of them in `removed`, each of which must be there."""
-    left = list(digits)
+    """Removes the parts of digits in `removed`, each of which must be there."""
+    remaining = list(digits)
     for digit in removed:
-        whole = next((each for each in left if _contains(each, digit)), None)
-        if whole is None:
+        around = next((candidate for candidate in remaining if _contains(candidate, digit)), None)
+        if around is None:
             raise PlanError(f"a step reduces over {digit}, over which nothing is partial")
-        left.remove(whole)
-        above = Digit(whole.axis, whole.stride * whole.radix // (digit.stride * digit.radix), digit.stride * digit.radix)
-        below = Digit(whole.axis, digit.stride // whole.stride, whole.stride)
-        left += [each for each in (above, below) if each.radix > 1]
-    return left
+        remaining.remove(around)
+        above = Digit(around.axis, around.stride * around.radix // (digit.stride * digit.radix), digit.stride * digit.radix)
+        below = Digit(around.axis, digit.stride // around.stride, around.stride)
+        remaining += [part for part in (above, below) if part.radix > 1]
+    return remaining
 
 
 def joined(digits: Iterable[Digit]) -> list[Digit]:
-    """The same digits with those that continue each other as one, in a fixed order."""
+    """Merges digits that continue each other, and sorts them."""
     ordered = sorted(digits, key=lambda digit: (digit.axis, -digit.stride))
     for above, below in pairwise(list(ordered)):
         if (above.axis, above.stride) == (below.axis, below.stride * below.radix):

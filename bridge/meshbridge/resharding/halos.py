@@ -1,4 +1,4 @@
-"""Halos around shards that stay where they are: `mesh.update_halo` says that in one op, as upstream's resharding does."""
+"""Halos around shards that stay in place: one `mesh.update_halo`, as in upstream's resharding."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from meshbridge.resharding.plan import Options
 
 
 def grows_halos(source: Sharding, target: Sharding, options: Options) -> bool:
-    """Whether `target` is the plain `source` with halos around it. Plans that are to be `exact` send less: no element that is
-    outside of the tensor."""
+    """Whether `target` is the plain `source` with halos around it. `exact` plans send less: no element outside of the tensor."""
     return source.is_plain and bool(target.halo_sizes) and replace(target, halo_sizes=()) == source and not options.exact
 
 
 def grow_halos(value: ir.Value, shape: tuple[int, ...], mesh: Mesh, target: Sharding, emit: Builder) -> ir.Value:
-    """The shard under `target` of a tensor of `shape`, of which `value` is the shard without halos.
+    """Adds the halos of `target` to `value`, its shard of a tensor of `shape` without halos.
 
     Cells outside of the tensor are zeros.
     """

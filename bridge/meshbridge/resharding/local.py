@@ -1,7 +1,7 @@
-"""The local buffer while a plan is written: which positions it holds in which order, and the steps that were taken so far.
+"""The local buffer while a plan is built: its positions in order, and the steps so far.
 
-A step of a plan works on dimensions of the buffer. This class finds the view in which a set of positions is one dimension, and
-transposes only where no view will do, so that the common cases (gather a dimension, slice a dimension) become a single step on
+A step works on dimensions of the buffer. `LocalBuffer` finds the view in which a set of positions is one dimension, and
+transposes only where there is no such view, so that the common cases (gather a dimension, slice a dimension) become one step on
 the tensor's own dimensions.
 """
 
@@ -18,7 +18,7 @@ from meshbridge.resharding.steps import Shape, Step
 
 
 class LocalBuffer:
-    """A row-major array of positions, and the list `steps` that leads to it."""
+    """A row-major array of positions, and the list of `steps` that produced it."""
 
     def __init__(self, order: Sequence[Position]) -> None:
         self.order = list(order)
@@ -27,12 +27,12 @@ class LocalBuffer:
 
     @property
     def shape(self) -> Shape:
-        """The shape that the buffer has now."""
+        """The current shape of the buffer."""
         return self._shape
 
     def _starts(self, cuts: Sequence[int], joined: int) -> list[int]:
-        """Indices into `order` at which the dimensions of a view begin: where a tensor dimension does, and at `cuts`, but not at
-        the `joined` positions that follow the first cut."""
+        """Indices into `order` at which the dimensions of a view begin: at each tensor dimension and at `cuts`, except at the
+        `joined` positions after the first cut."""
         order, inside = self.order, range(cuts[0] + 1, cuts[0] + 1 + joined) if cuts else range(0)
         return [i for i in range(len(order)) if i == 0 or i in cuts or not (i in inside or _continues(order[i - 1], order[i]))]
 
@@ -42,7 +42,7 @@ class LocalBuffer:
         return tuple(prod(position.radix for position in self.order[a:b]) for a, b in zip(starts, ends, strict=True))
 
     def _look(self, *cuts: int, joined: int = 0) -> list[int]:
-        """Reshapes to the view with these cuts; the index into `order` at which each of its dimensions begins."""
+        """Reshapes to the view with these cuts. Returns the index into `order` at which each of its dimensions begins."""
         self._reshape(self._view(cuts, joined))
         return self._starts(cuts, joined)
 
@@ -60,10 +60,10 @@ class LocalBuffer:
         return (*self._shape[:dim], self._shape[dim] * multiply // divide, *self._shape[dim + 1 :])
 
     def bring_together(self, positions: Sequence[Position]) -> list[Position]:
-        """Makes `positions` adjacent, by a transposition to the front if they are not; their order in the buffer."""
-        places = sorted(self.order.index(position) for position in positions)
-        ordered = [self.order[i] for i in places]
-        if places != list(range(places[0], places[0] + len(places))):
+        """Makes `positions` adjacent, by a transpose to the front if needed. Returns them in buffer order."""
+        indices = sorted(self.order.index(position) for position in positions)
+        ordered = [self.order[i] for i in indices]
+        if indices != list(range(indices[0], indices[0] + len(indices))):
             self.reorder([*ordered, *(position for position in self.order if position not in ordered)])
         return ordered
 
@@ -71,45 +71,45 @@ class LocalBuffer:
         """Transposes to `order`."""
         if order == self.order:
             return
-        place = {position: i for i, position in enumerate(self.order)}
-        breaks = {place[b] for a, b in itertools.pairwise(order) if place[b] != place[a] + 1}
-        breaks |= {place[order[0]]} | {place[a] + 1 for a, b in itertools.pairwise(order) if place[b] != place[a] + 1}
+        index = {position: i for i, position in enumerate(self.order)}
+        breaks = {index[b] for a, b in itertools.pairwise(order) if index[b] != index[a] + 1}
+        breaks |= {index[order[0]]} | {index[a] + 1 for a, b in itertools.pairwise(order) if index[b] != index[a] + 1}
         starts = self._look(*(breaks - {len(order)}))
         where = {start: dim for dim, start in enumerate(starts)}
-        permutation = tuple(where[place[position]] for position in order if place[position] in where)
+        permutation = tuple(where[index[position]] for position in order if index[position] in where)
         shape = tuple(self._shape[dim] for dim in permutation)
         self._take(s.Transpose(shape, permutation), order)
 
     def slice(self, labels: dict[Position, Digits]) -> None:
         """Each device keeps the values of the positions in `labels` that its digits name; adjacent ones in one step."""
         while labels:
-            first = min(self.order.index(position) for position in labels)
-            run = [self.order[first]]
-            for position in self.order[first + 1 :]:
+            start = min(self.order.index(position) for position in labels)
+            run = [self.order[start]]
+            for position in self.order[start + 1 :]:
                 if position not in labels or not _continues(run[-1], position):
                     break
                 run.append(position)
-            dim = self._look(first).index(first)
+            dim = self._look(start).index(start)
             digits = tuple(digit for position in run for digit in labels[position])
             shape = self._resized(dim, divide=prod(position.radix for position in run))
             labels = {position: digits for position, digits in labels.items() if position not in run}
-            self._take(s.Slice(shape, digits, dim), [other for other in self.order if other not in run])
+            self._take(s.Slice(shape, digits, dim), [position for position in self.order if position not in run])
 
     def reduce_scatter(self, labels: dict[Position, Digits], kind: str) -> None:
-        """Reduces over the digits in `labels` and leaves each device the values of the positions that its digits name."""
+        """Reduces over the digits in `labels`, and leaves each device the values of the positions that its digits name."""
         run = self.bring_together(list(labels))
         i = self.order.index(run[0])
         dim = self._look(i, joined=len(run) - 1).index(i)
         digits = tuple(digit for position in run for digit in labels[position])
         shape = self._resized(dim, divide=prod(position.radix for position in run))
-        self._take(s.ReduceScatter(shape, digits, dim, kind), [other for other in self.order if other not in labels])
+        self._take(s.ReduceScatter(shape, digits, dim, kind), [position for position in self.order if position not in labels])
 
     def all_reduce(self, digits: Digits, kind: str) -> None:
         """Reduces over `digits`."""
         self._take(s.AllReduce(self._shape, digits, kind), self.order)
 
     def relabel(self, sources: Digits, targets: Digits, step: type[s.Permute | s.Relay]) -> None:
-        """Relabels the buffer in a step of that class."""
+        """Relabels the buffer in a step of the class `step`."""
         self._take(step(self._shape, sources, targets), self.order)
 
     def gather(self, labels: Mapping[Position, Digits]) -> None:
@@ -121,49 +121,53 @@ class LocalBuffer:
         self._take(s.AllGather(self._resized(dim, multiply=group_size(digits)), digits, dim), order)
 
     def runs(self, absent: list[Position]) -> list[list[Position]]:
-        """Positions that are not in the buffer, in order, divided where one of the buffer's comes between."""
-        ordered = sorted([*absent, *(each for each in self.order if each.radix > 1)], key=lambda position: position.order)
+        """Runs of the `absent` positions, in tensor order, split where a position of the buffer comes between."""
+        ordered = sorted(
+            [*absent, *(present for present in self.order if present.radix > 1)], key=lambda position: position.order
+        )
         return [list(run) for missing, run in itertools.groupby(ordered, key=absent.__contains__) if missing]
 
     def all_to_all(self, moves: Sequence[tuple[Position, Position, Digits]]) -> None:
-        """For each (left, entered, digits): the digits leave position `left`, which becomes local, and shard `entered`."""
-        by_entered = {entered: (left, digits) for left, entered, digits in moves}
+        """For each (gathered, entered, digits): the digits no longer shard `gathered`, which becomes local, but `entered`."""
+        by_entered = {entered: (gathered, digits) for gathered, entered, digits in moves}
         run = self.bring_together(list(by_entered))
-        first = self.order.index(run[0])
-        left = [by_entered[position][0] for position in run]
+        split_at = self.order.index(run[0])
+        gathered = [by_entered[position][0] for position in run]
         digits = tuple(digit for position in run for digit in by_entered[position][1])
-        rest = [position for position in self.order if position not in by_entered]
-        inserted, ordered = self._insertion(rest, left)
-        if ordered != left:  # the group has one order, which `run` fixes: file the pieces at the front and transpose later
+        remaining = [position for position in self.order if position not in by_entered]
+        inserted, ordered = self._insertion(remaining, gathered)
+        if ordered != gathered:  # `run` fixes the order of the group: put the pieces at the front and transpose later
             inserted = 0
-        if inserted == first:  # right behind the positions that are split: the same dimension
-            split = concat = self._look(first, joined=len(run) - 1).index(first)
+        if inserted == split_at:  # right after the split positions: the same dimension
+            split = concat = self._look(split_at, joined=len(run) - 1).index(split_at)
         else:
-            concat_at = inserted if inserted < first else inserted + len(run)
-            starts = self._look(first, concat_at, joined=len(run) - 1)
-            split, concat = starts.index(first), starts.index(concat_at)
+            concat_at = inserted if inserted < split_at else inserted + len(run)
+            starts = self._look(split_at, concat_at, joined=len(run) - 1)
+            split, concat = starts.index(split_at), starts.index(concat_at)
         n = group_size(digits)
         shape = list(self._shape)
         shape[split] //= n
         shape[concat] *= n
         step = s.AllToAll(tuple(shape), digits, split, concat)
-        self._take(step, [*rest[:inserted], *left, *rest[inserted:]])
+        self._take(step, [*remaining[:inserted], *gathered, *remaining[inserted:]])
 
     def rounds(self, sources: Digits, targets: Digits, moved: Sequence[tuple[Position, Position, int]]) -> None:
-        """An exchange in rounds. For each (left, entered, place) in `moved`, `left` becomes local, `entered` sharded, and
-        the digit at `place` of the sources rotates."""
+        """An exchange in rounds. For each (gathered, entered, index) in `moved`, `gathered` becomes local, `entered` sharded, and
+        the digit at `index` of the sources rotates."""
         entered = [self.order.index(position) for _, position, _ in moved]
-        left = [position for position, _, _ in moved]
-        rest = [position for i, position in enumerate(self.order) if i not in entered]
+        gathered = [position for position, _, _ in moved]
+        remaining = [position for i, position in enumerate(self.order) if i not in entered]
         starts = self._look(*sorted(entered))
         split = tuple(starts.index(i) for i in entered)
-        in_place = sorted([*rest, *left], key=lambda position: position.order)
-        self.order = in_place if [position for position in in_place if position not in left] == rest else [*left, *rest]
-        places = [self.order.index(position) for position in left]
-        starts = self._starts(sorted(places), 0)
-        concat = tuple(starts.index(i) for i in places)
-        turning = tuple(place for _, _, place in moved)
-        self._take(s.Rounds(self._view(sorted(places)), sources, targets, turning, split, concat), self.order)
+        in_place = sorted([*remaining, *gathered], key=lambda position: position.order)
+        self.order = (
+            in_place if [position for position in in_place if position not in gathered] == remaining else [*gathered, *remaining]
+        )
+        indices = [self.order.index(position) for position in gathered]
+        starts = self._starts(sorted(indices), 0)
+        concat = tuple(starts.index(i) for i in indices)
+        turning = tuple(index for _, _, index in moved)
+        self._take(s.Rounds(self._view(sorted(indices)), sources, targets, turning, split, concat), self.order)
 
     def finish(self) -> None:
         """Transposes to the tensor's own order and dimensions."""
@@ -171,7 +175,8 @@ class LocalBuffer:
         self._look()
 
     def _insertion(self, order: list[Position], added: list[Position]) -> tuple[int, list[Position]]:
-        """Where to insert `added` into `order`, and in which order, so that no transposition follows; at the front if nowhere."""
+        """Where and in which order to insert `added` into `order` so that no transpose follows; at the front if there is no such
+        place."""
         run = sorted(added, key=lambda position: position.order)
         inner = sum(1 for position in order if position.order < run[0].order)
         between = [position for position in order if run[0].order < position.order < run[-1].order]
@@ -180,5 +185,5 @@ class LocalBuffer:
 
 
 def _continues(outer: Position, inner: Position) -> bool:
-    """Whether two adjacent positions count as one dimension of a view."""
+    """Whether two adjacent positions are one dimension of a view."""
     return outer.dim == inner.dim and outer.place < inner.place

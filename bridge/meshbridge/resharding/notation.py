@@ -1,4 +1,4 @@
-"""Shapes, meshes and shardings as one writes them on a command line."""
+"""Shapes, meshes and shardings as text on a command line."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _CLAUSES = re.compile(
 
 def parse_shape(text: str) -> tuple[Shape, str]:
     """`96x192xf32` as sizes and element type; `f32` alone is a scalar. Raises MeshError."""
-    found = re.fullmatch(r"((?:\d+x)*)([a-z]\w*(?:<\w+>)?)", text.strip())
-    if found is None:
+    match = re.fullmatch(r"((?:\d+x)*)([a-z]\w*(?:<\w+>)?)", text.strip())
+    if match is None:
         raise MeshError(f"error: expected a shape such as 96x192xf32, found '{text}'")
-    element_bytes(found.group(2))
-    return tuple(int(size) for size in found.group(1).split("x")[:-1]), found.group(2)
+    element_bytes(match.group(2))
+    return tuple(int(size) for size in match.group(1).split("x")[:-1]), match.group(2)
 
 
 def parse_mesh(text: str) -> Mesh:
@@ -37,35 +37,35 @@ def parse_mesh(text: str) -> Mesh:
 
 def parse_sharding(text: str, mesh: Mesh) -> Sharding:
     """`[[0], [1]] partial = sum [2] halo_sizes = [1, 1]`, as `mesh.sharding` writes its operands. Raises MeshError."""
-    found = _CLAUSES.fullmatch(text)
-    if found is None:
+    match = _CLAUSES.fullmatch(text)
+    if match is None:
         raise MeshError(f"error: expected a sharding such as [[0], [1]] or [[0], []] partial = sum [1], found '{text}'")
-    split = tuple(_integers(axes, found["split"]) for axes in _list(found["split"]))
-    if (kind := found["kind"] or "sum") not in REDUCTION_KINDS:
+    split = tuple(_integers(axes, match["split"]) for axes in _list(match["split"]))
+    if (kind := match["kind"] or "sum") not in REDUCTION_KINDS:
         raise MeshError(f"error: expected one of {', '.join(REDUCTION_KINDS)}, found '{kind}'")
-    partial, halo, offsets = (_integers(_list(found[name] or "[]"), found[name]) for name in ("partial", "halo", "offsets"))
+    partial, halo, offsets = (_integers(_list(match[name] or "[]"), match[name]) for name in ("partial", "halo", "offsets"))
     return Sharding(mesh.name, split, partial, kind, halo, offsets)
 
 
 def _list(text: str) -> list[object]:
     try:
-        found = ast.literal_eval(text)
+        value = ast.literal_eval(text)
     except (SyntaxError, ValueError):
-        found = None
-    if not isinstance(found, list):
+        value = None
+    if not isinstance(value, list):
         raise MeshError(f"error: expected a list, found '{text}'")
-    return found
+    return value
 
 
 def _integers(value: object, text: str) -> tuple[int, ...]:
-    numbers = [each for each in value if type(each) is int] if isinstance(value, list) else []
+    numbers = [number for number in value if type(number) is int] if isinstance(value, list) else []
     if not isinstance(value, list) or len(numbers) < len(value):
         raise MeshError(f"error: expected a list of integers where '{text}' has {value}")
     return tuple(numbers)
 
 
 def sharding_text(sharding: Sharding) -> str:
-    """The sharding in the same words."""
+    """The sharding as `parse_sharding` reads it."""
     text = str([list(axes) for axes in sharding.split_axes])
     if sharding.partial_axes:
         text += f" partial = {sharding.partial_kind} {list(sharding.partial_axes)}"

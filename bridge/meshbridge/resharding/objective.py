@@ -1,5 +1,5 @@
-"""What deciding and resharding minimise: bytes on the wire of a device, and in such bytes the starts of collectives and what is
-held in memory."""
+"""What deciding and resharding minimise, in bytes on the wire of a device: bytes sent, and the price of launches and of memory in
+such bytes."""
 
 from __future__ import annotations
 
@@ -12,67 +12,67 @@ from meshbridge.resharding.plan import DEFAULTS, Options
 from meshbridge.resharding.slowness import Rates, exchanges, slowness
 
 HIDDEN_LAUNCH = 0.5
-"""The part of its launch that a collective is taken to cost beside which products can run.
+"""The part of its launch that a collective costs if products can run at the same time.
 
-Measured on llamas of `testdata/realistic` for 8 H100, by XLA:GPU's model. Fully sharded, with constraints, 32 layers take 308 ms
-with a half; with 1 small parameters are gathered before the loops, and it takes 318 ms and half as much memory again. With 0.2
-that of 4 layers and two axes sends a quarter more, and takes 57.0 ms instead of 54.6."""
+Measured on llamas of `testdata/realistic` for 8 H100 by XLA:GPU's model. 32 layers, fully sharded with constraints, take 308 ms
+with one half. With 1, small parameters are gathered before the loops: 318 ms, and half as much memory again. With 0.2, 4 layers
+on two axes send a quarter more and take 57.0 ms instead of 54.6."""
 
 
 class Beside(NamedTuple):
-    """What goes on while a tensor is gathered or reduced."""
+    """What runs at the same time as a gather or a reduction of a tensor."""
 
     joined: int = 1
     "How many tensors the compiler gathers or reduces in the same launch."
     part: float = 1.0
-    "The part of its time that counts: less than all where products wait neither before nor behind it."
+    "The part of its time that counts: less than 1 if products can run beside it."
 
 
 ALONE = Beside()
 
 
 class Work(NamedTuple):
-    """What one device's arithmetic takes, in bytes on the wire."""
+    """What one device's arithmetic takes, as bytes on the wire."""
 
     multiply_add: float
-    "Of a contraction, which takes as long as these, or as its bytes if that is longer."
+    "Of a contraction, which is bound by these or by its bytes."
     iteration: float
     "Of any other op."
     byte: float
-    "That a contraction reads from memory, or writes there."
+    "That a contraction reads from or writes to memory."
 
 
 @dataclass(frozen=True)
 class Objective:
-    """One scale for everything that costs time, in bytes on the wire."""
+    """The price of everything that takes time, in bytes on the wire."""
 
     launch: float = 0.0
     "Bytes that a link carries in the time in which a collective starts."
     memory: float = 0.0
-    "Bytes sent that it costs as much to hold a byte throughout the program."
+    "The price of a byte of memory that is held throughout the program, in bytes sent."
 
     is_thorough: bool = False
-    "Whether deciding also starts from the plan of the fewest bytes, and takes the better one, for twice the time."
+    "Whether deciding also starts from the plan of the fewest bytes, and takes the better result, in twice the time."
     rates: Rates | None = None
-    "How much longer collectives take along axes of the mesh; None where all axes are alike."
+    "How much longer collectives take along axes of the mesh; None if all axes are alike."
     joined_bytes: float = 0.0
-    "Bytes up to which the compiler joins independent gathers, or independent reductions, into one launch; 0 where it joins none."
+    "The compiler combines independent gathers, or independent reductions, into one launch up to this many bytes; 0 if never."
     hidden_gathers: float = 1.0
-    "The part of their time that gathers cost beside which products can run."
+    "The part of their time that gathers cost if products can run beside them."
     hidden_reductions: float = 1.0
-    "The same of reductions."
+    "The same for reductions."
     work: Work | None = None
-    "What arithmetic takes; None for the prices that `decide.choice` has for programs which their users have sharded."
+    "The price of arithmetic; None for the defaults of `decide.choice`."
     beside: Beside = ALONE
-    "Of the gathers and reductions that are priced: of their launch each costs its part."
+    "What runs beside the gathers and reductions that are priced."
 
     @cached_property
     def planning(self) -> Options:
-        """How plans are chosen. Of equal bytes, fewer collectives are better in any case."""
+        """The options for planning. At equal bytes, fewer collectives are always better."""
         return replace(DEFAULTS, alpha=max(DEFAULTS.alpha, self.launch * DEFAULTS.beta))
 
     def planning_on(self, mesh: Mesh) -> Options:
-        """The same on a mesh, some axes of which may be slower than others."""
+        """The options on a mesh, some axes of which may be slower than others."""
         if self.rates is None:
             return self.planning
         rates = {
@@ -85,16 +85,16 @@ class Objective:
 
     @cached_property
     def pricing(self) -> Options:
-        """The same for plans that are priced and not emitted."""
+        """The options for plans that are priced and not emitted."""
         return replace(self.planning, check=False)
 
     def price(self, mesh: Mesh, source: Sharding, target: Sharding, size: float, collectives: float) -> float:
-        """What a resharding costs in which a device receives `size` bytes in so many collectives."""
+        """The price of a resharding in which a device receives `size` bytes in so many collectives."""
         launches = collectives * self.launch
         if self.beside is not ALONE and not exchanges(source, target):
-            joined, part = self.beside
-            if joined > 1 and self.joined_bytes:
-                launches *= min(1.0, max(1 / joined, size / self.joined_bytes))
+            combined, part = self.beside
+            if combined > 1 and self.joined_bytes:
+                launches *= min(1.0, max(1 / combined, size / self.joined_bytes))
             size *= part
             if part < 1:
                 launches *= HIDDEN_LAUNCH
@@ -104,7 +104,7 @@ class Objective:
         return size * slow.bytes + launches * slow.launch
 
     def of(self, beside: Beside) -> Objective:
-        """The same for gathers or reductions of one tensor."""
+        """The objective for gathers or reductions of one tensor."""
         return self if beside == ALONE else replace(self, beside=beside)
 
     @property
@@ -114,14 +114,14 @@ class Objective:
 
     @cached_property
     def routes(self) -> tuple[tuple[Objective, ...], ...]:
-        """The ways to the best plan: what is minimised, one after the other. Prices of links and of launches, which may be many
-        times those of bytes, hold only where the rest of a plan is good already."""
-        whole = (self,) if self.rates is None else (self.plain, self)
-        return (whole, (replace(self.plain, launch=0.0), *whole)) if self.is_thorough else (whole,)
+        """Sequences of objectives to minimise one after the other: the prices of links and launches, which may be many times
+        those of bytes, hold only where the rest of a plan is good already."""
+        direct = (self,) if self.rates is None else (self.plain, self)
+        return (direct, (replace(self.plain, launch=0.0), *direct)) if self.is_thorough else (direct,)
 
     @cached_property
     def plain(self) -> Objective:
-        """The same where all axes are alike."""
+        """The objective without differences between axes."""
         return replace(self, rates=None) if self.rates else self
 
     @cached_property
@@ -130,7 +130,7 @@ class Objective:
         return hash((self.launch, self.memory, self.is_thorough, self.rates, self.joined_bytes, hidden, self.work, self.beside))
 
     def __hash__(self) -> int:
-        """Computed once: prices are looked up by objective."""
+        """The hash, computed once: prices are looked up by objective."""
         return self._hash
 
 

@@ -1,7 +1,7 @@
-"""Which blocks of two layouts of one tensor dimension meet, and where the elements they share stand in either buffer.
+"""Which blocks of two layouts of one tensor dimension overlap, and where the shared elements are in either buffer.
 
-An exchange of tiles is the product of its dimensions: a tile is one overlap per dimension. So everything that depends on sizes
-is found here, on as many blocks as one dimension has, and never on pairs of devices.
+A tile of an exchange is one overlap per dimension. So everything that depends on sizes is computed here, per block of one
+dimension and not per pair of devices.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Numbers = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 @dataclass(frozen=True, eq=False)
 class Overlaps:
     """Entry k: `size[k]` elements that source block `source[k]` holds at index `taken[k]` of its buffer, and the target block
-    wants at index `put[k]`. Entries of target block b are `first[b]` to `first[b] + count[b]`."""
+    needs at index `put[k]`. Target block b has the entries from `first[b]` to `first[b] + count[b]`."""
 
     source_axes: Axes
     target_axes: Axes
@@ -33,17 +33,18 @@ class Overlaps:
 
 
 def overlaps(before: DimLayout, after: DimLayout) -> Overlaps:
-    """Where the elements that the target's blocks keep come from: the blocks that own them, or themselves if both are alike."""
+    """Where the elements that the target's blocks keep come from: the blocks that own them, or themselves if the layouts
+    agree."""
     starts, stops = ends(after.kept)
     if before == after:
-        first, last = np.arange(len(starts)), np.arange(len(starts)) + 1
+        start_block, stop_block = np.arange(len(starts)), np.arange(len(starts)) + 1
         low, high = starts, stops
     else:
         low, high = ends(before.owned)
-        first, last = np.searchsorted(high, starts, "right"), np.searchsorted(low, stops, "left")
-    wide = np.where(stops > starts, np.maximum(last - first, 0), 0)
-    target = np.repeat(np.arange(len(starts)), wide)
-    source = expanded(first, wide)
+        start_block, stop_block = np.searchsorted(high, starts, "right"), np.searchsorted(low, stops, "left")
+    block_count = np.where(stops > starts, np.maximum(stop_block - start_block, 0), 0)
+    target = np.repeat(np.arange(len(starts)), block_count)
+    source = expanded(start_block, block_count)
     begin, end = np.maximum(low[source], starts[target]), np.minimum(high[source], stops[target])
     met = end > begin  # a source block may be empty
     target, source, begin, end = target[met], source[met], begin[met], end[met]
@@ -53,28 +54,28 @@ def overlaps(before: DimLayout, after: DimLayout) -> Overlaps:
 
 
 def whole(size: int) -> Overlaps:
-    """A dimension that takes no part: all of the buffer, wherever that is."""
-    zero, one = np.zeros(1, np.int64), np.ones(1, np.int64)
-    return Overlaps((), (), zero, size * one, zero, zero, zero, one)
+    """A dimension that takes no part in the exchange: all of the buffer."""
+    zero, ones = np.zeros(1, np.int64), np.ones(1, np.int64)
+    return Overlaps((), (), zero, size * ones, zero, zero, zero, ones)
 
 
 def ends(intervals: tuple[Interval, ...]) -> tuple[Numbers, Numbers]:
-    """Starts and stops."""
-    both = np.array(intervals, np.int64).reshape(-1, 2)
-    return both[:, 0], both[:, 1]
+    """Starts and stops of the intervals."""
+    pairs = np.array(intervals, np.int64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
 
 
 def expanded(first: Numbers, count: Numbers) -> Numbers:
-    """`count[i]` numbers from `first[i]` on, for every i, one after the other."""
+    """`count[i]` consecutive numbers from `first[i]` on, for every i."""
     before = np.cumsum(count) - count
     numbers: Numbers = np.arange(int(count.sum())) + np.repeat(first - before, count)
     return numbers
 
 
 def sorted_by(*columns: Numbers) -> Numbers:
-    """The order of rows of numbers of 0 or more by these columns, the first one first; rows that are equal in any order.
+    """The order of rows of non-negative numbers by these columns, the most significant first. Equal rows come in any order.
 
-    One column of combined keys is sorted in a fifth of the time, if their values fit into it.
+    One column of combined keys, if their values fit into it, is sorted in a fifth of the time.
     """
     widths = [int(column.max(initial=0)) + 1 for column in columns]
     if prod(widths) >= 2**62:

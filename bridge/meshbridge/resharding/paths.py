@@ -1,4 +1,4 @@
-"""The paths of digits between two aligned splits (`aligned`), counted: what a price follows from, without the steps of a plan."""
+"""Counts the paths of digits between two aligned splits (`aligned`): a price follows from them without the steps of a plan."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ SplitDim = tuple[int, Axes, Axes]
 """The size of a dimension, and the axes that split it before and after."""
 
 Path = tuple[int, int]
-"""The radix of its digits, which is that of the positions between them, and how many there are."""
+"""The radix of its digits and of the positions between them, and the number of digits."""
 
 
 @dataclass
 class Paths:
-    """Digits go by their numbers: those of each axis from outer to inner, axis after axis."""
+    """Digits are numbered axis after axis, from outer to inner in each."""
 
     radices: list[int]
     axes: list[int]
@@ -30,85 +30,85 @@ class Paths:
     free: list[int]
     "Per dimension, the part that is local on both sides."
     entries: dict[int, int] = field(default_factory=dict)
-    "The digits to slice by, the first of paths that start at no position and end at a local one, to their radices."
+    "The digits to slice by, with their radices: the first digit of each path that starts at no position and ends at a local one."
     gathered: set[int] = field(default_factory=set)
-    "The dimensions of the positions that are local in the end."
+    "The dimensions of the positions that become local."
     moved: int = 1
-    "The radices of the paths between two local positions, multiplied."
+    "The product of the radices of the paths between two local positions."
     leaving: list[Path] = field(default_factory=list)
     "The twisted paths that start at a local position."
     crossing: dict[int, Path] = field(default_factory=dict)
-    "The twisted paths that start and end at none, by their first digits."
+    "The twisted paths that start and end at no position, by their first digits."
     turning: list[Path] = field(default_factory=list)
-    "The twisted cycles, with those that become one by a slice."
+    "The twisted cycles, and the paths that a slice makes cycles."
 
     def of(self, axes: Axes) -> list[int]:
         """The digits of `axes`, outer to inner."""
         return [number for axis in axes for number, of in enumerate(self.axes) if of == axis]
 
     def twisted(self, scattered: Collection[int]) -> tuple[Path, ...]:
-        """The twisted paths and cycles, if the digits `scattered` start at positions of their own, in the order of a plan."""
-        first = [self.crossing[number] for number in scattered if number in self.crossing]
-        others = [path for number, path in self.crossing.items() if number not in scattered]
-        return (*self.leaving, *first, *others, *self.turning)
+        """The twisted paths and cycles in plan order, if the digits `scattered` start at positions of their own."""
+        from_scattered = [self.crossing[number] for number in scattered if number in self.crossing]
+        remaining = [path for number, path in self.crossing.items() if number not in scattered]
+        return (*self.leaving, *from_scattered, *remaining, *self.turning)
 
 
 def paths_between(mesh: Mesh, dims: Sequence[SplitDim]) -> Paths | None:
-    """The paths between two splits of a tensor of these dimensions, which both divide evenly; None where they are unaligned."""
+    """The paths between two splits of a tensor of these dimensions, which both divide evenly; None if they are unaligned."""
     cuts = common_cuts(mesh, [before for _, before, _ in dims], [after for _, _, after in dims])
     if cuts is None:
         return None
-    found = Paths([], [], 1, 1, [size // ends[-1] for (size, _, _), ends in zip(dims, cuts.dims, strict=True)])
+    paths = Paths([], [], 1, 1, [size // ends[-1] for (size, _, _), ends in zip(dims, cuts.dims, strict=True)])
     digits: dict[int, list[tuple[int, int]]] = {}
     for axis, ends in cuts.axes.items():
-        at = len(found.axes)
+        at = len(paths.axes)
         digits[axis] = [(outer, at + i) for i, outer in enumerate(ends[:-1])]
-        found.axes += [axis] * len(digits[axis])
-        found.radices += [inner // outer for outer, inner in itertools.pairwise(ends)]
+        paths.axes += [axis] * len(digits[axis])
+        paths.radices += [inner // outer for outer, inner in itertools.pairwise(ends)]
     source: dict[tuple[int, int], int] = {}
     target: dict[tuple[int, int], int] = {}
     for dim, (size, before, after) in enumerate(dims):
-        found.held *= size // mesh.group_sizes[before]
-        found.wanted *= size // mesh.group_sizes[after]
+        paths.held *= size // mesh.group_sizes[before]
+        paths.wanted *= size // mesh.group_sizes[after]
         for labels, axes in ((source, before), (target, after)):
             start = 1
             for axis in axes:
                 for outer, number in digits.get(axis, ()):
                     labels[dim, start * outer] = number
                 start *= mesh.shape[axis]
-    _follow(found, source, target)
-    return found
+    _follow(paths, source, target)
+    return paths
 
 
-def _follow(found: Paths, source: dict[tuple[int, int], int], target: dict[tuple[int, int], int]) -> None:
-    """Adds the paths and cycles of the digits at these positions, in the order in which a plan finds them."""
+def _follow(paths: Paths, source: dict[tuple[int, int], int], target: dict[tuple[int, int], int]) -> None:
+    """Adds the paths and cycles of the digits at these positions, in plan order."""
     into = {number: position for position, number in target.items()}
-    left = set(source.values())
+    unvisited = set(source.values())
     leaving = {number: position for position, number in source.items() if position not in target}
-    sliced: dict[int, list[int]] = {}  # to each of their digits, the paths that a slice makes cycles
-    for start in (*leaving, *[number for number in into if number not in left]):
+    sliced: dict[int, list[int]] = {}  # the paths that a slice makes cycles, by each of their digits
+    for start in (*leaving, *[number for number in into if number not in unvisited]):
         digits, position = [start], into.get(start)
         while position in source:
             digits.append(source[position])
             position = into.get(digits[-1])
-        radix, length = found.radices[start], len(digits)
-        if start in left:
+        radix, length = paths.radices[start], len(digits)
+        if start in unvisited:
             if position is None:
-                found.gathered.add(leaving[start][0])
+                paths.gathered.add(leaving[start][0])
             else:
-                found.moved *= radix
-            found.leaving += [(radix, length)] if length > 1 else []
+                paths.moved *= radix
+            paths.leaving += [(radix, length)] if length > 1 else []
         elif position is not None:
-            found.entries[start] = radix
+            paths.entries[start] = radix
             sliced |= dict.fromkeys(digits, digits)
             continue
         elif length > 1:
-            found.crossing[start] = (radix, length)
-        left.difference_update(digits)
+            paths.crossing[start] = (radix, length)
+        unvisited.difference_update(digits)
     for start in source.values():
-        if start in left:
+        if start in unvisited:
             digits = sliced.get(start, [start])
             while (number := source[into[digits[-1]]] if start not in sliced else start) != start:
                 digits.append(number)
-            found.turning += [(found.radices[start], len(digits))] if len(digits) > 1 else []
-            left.difference_update(digits)
+            paths.turning += [(paths.radices[start], len(digits))] if len(digits) > 1 else []
+            unvisited.difference_update(digits)

@@ -1,4 +1,4 @@
-"""A resharding plan: its steps and what they cost. A value, without IR."""
+"""A resharding plan: its steps and their cost, without IR."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ class Options:
 
     The defaults describe a slow link (1 GB/s, ten-gigabit Ethernet) and a very fast launch (0.1 microseconds): a collective
     costs as much as 100 bytes, so that only tensors of half a KB or less give up bytes for fewer collectives. A faster link or a
-    slower launch asks for a larger alpha / beta. The defaults are chosen for few bytes; that they are the fastest anywhere is not
-    measured.
+    slower launch needs a larger alpha / beta. The defaults favour few bytes; that they are fastest anywhere is not measured.
     """
 
     alpha: float = 1e-7
@@ -29,19 +28,19 @@ class Options:
     beta: float = 1e-9
     "Seconds per byte received by the busiest device."
     rounds: int = 16
-    """Most permutes that an exchange may take where another plan takes fewer: an all-to-all and a relabelling in one, tiles."""
+    """Most permutes of an exchange, where another plan takes fewer: an all-to-all fused with a relabelling, or tiles."""
     pairs: int = 1024
-    """Most pairs of devices that these permutes may write down, as each does for every device of the mesh: beyond 64 devices
-    fewer permutes are allowed, beyond 512 one. A bound on the size of the program, not a measurement."""
+    """Most pairs of devices that these permutes may list. Each lists every device of the mesh: beyond 64 devices fewer permutes
+    are allowed, beyond 512 one. A bound on the size of the program, not a measurement."""
     listed: int = LISTED_DEVICES
-    """Most devices of a mesh that any permute lists, where all-to-alls can name axes instead (`steps.Relay`)."""
+    """Most devices of a mesh that a permute lists, where all-to-alls can name axes instead (`steps.Relay`)."""
     exact: bool = False
     "Insist on the lower bound: alpha only decides between plans of equal bytes."
     scratch: int | None = None
-    """Bytes that a plan may hold beyond `Plan.peak_bound` for the sake of fewer collectives; None is 256 KB, or nothing where
-    `exact`. If every plan holds more, the one that holds least is taken."""
+    """Bytes that a plan may hold beyond `Plan.peak_bound` to save collectives; None is 256 KB, or 0 if `exact`. If every plan
+    holds more, the one that holds least is taken."""
     slowest: Axes = ()
-    "Axes along which bytes take longer than along others, the slowest first: gathered along first, while shards are small."
+    "Axes along which bytes take longer, the slowest first: gathers along them come first, while shards are small."
     check: bool = True
     "Execute every plan symbolically before it is used."
 
@@ -51,11 +50,11 @@ class Options:
         return hash((self.alpha, self.beta, *limits, self.exact, self.slowest, self.check))
 
     def __hash__(self) -> int:
-        """Computed once: prices are looked up by options."""
+        """The hash, computed once: prices are looked up by options."""
         return self._hash
 
     def permutes(self, mesh: Mesh) -> int:
-        """Most permutes of one exchange on `mesh`; 0 where no device is listed."""
+        """Most permutes of one exchange on `mesh`; 0 if permutes may list no devices."""
         if mesh.size > self.listed and names_axes(mesh):
             return 0
         return min(self.rounds, max(1, self.pairs // mesh.size))
@@ -98,12 +97,12 @@ class Plan:
 
     @cached_property
     def wire_bytes(self) -> float:
-        """Bytes on the wire of the busiest device in the ring model: what it receives."""
+        """Wire bytes of the busiest device (ring model): what it receives."""
         return sum(self.received_by_step)
 
     @cached_property
     def sent_bytes(self) -> float:
-        """Bytes that the busiest sender of each step sends, added up. Where shards are uneven, some device may send most."""
+        """The sum over steps of the bytes that the busiest sender sends. Uneven shards may send more than they receive."""
         return self._bytes(sum(step.sent(n) for step, n in zip(self.steps, self._before, strict=False)))
 
     @cached_property
@@ -114,22 +113,22 @@ class Plan:
 
     @cached_property
     def peak_bytes(self) -> float:
-        """Bytes alive at the worst step: the buffer before it, the buffer after it, and what it needs beside them."""
-        held = peak = self._before[0]
+        """Bytes alive at the worst step: the buffers before and after it, and its temporaries."""
+        buffer = peak = self._before[0]
         moving = [
             (step, after) for step, after in zip(self.steps, self._before[1:], strict=True) if not isinstance(step, Reshape)
         ]
         for (step, after), (following, _) in pairwise([*moving, (None, 0)]):
             if isinstance(step, Slice) and isinstance(following, Slice):
-                continue  # slices in a row are one slice
+                continue  # consecutive slices are one slice
             assert step is not None
-            peak = max(peak, step.peak(held, after))
-            held = after
+            peak = max(peak, step.peak(buffer, after))
+            buffer = after
         return self._bytes(peak)
 
     @cached_property
     def peak_bound(self) -> float:
-        """What a lean plan holds at most: the source shard, the target shard, and a buffer no larger than the smaller one."""
+        """The most that a lean plan holds: the source shard, the target shard, and a buffer no larger than the smaller one."""
         ends = (self._before[0], self._before[-1])
         return self._bytes(sum(ends) + min(ends))
 
@@ -150,8 +149,8 @@ class Plan:
         head += f" on {'x'.join(map(str, self.mesh.shape))}: {self.collectives} collectives, {self.wire_bytes:.0f} bytes received"
         lines = [head, f"  {'':48} {_shape(self.start)}"]
         for step, received in zip(self.steps, self.received_by_step, strict=True):
-            moved = f"  receives {received:.0f} bytes" if step.collectives else ""
-            lines.append(f"  {step.text(self.mesh):48} {_shape(step.shape)}{moved}")
+            receives = f"  receives {received:.0f} bytes" if step.collectives else ""
+            lines.append(f"  {step.text(self.mesh):48} {_shape(step.shape)}{receives}")
         return "\n".join(lines)
 
 

@@ -1,8 +1,8 @@
-"""Chooses a plan: by default the way that `uneven` has priced; where the lower bound is insisted on, or there are halos or given
-sizes, every route is planned, and the cheapest is taken.
+"""Chooses a plan: by default the candidate that `uneven` has priced. If the lower bound is required, or there are halos or shard
+offsets, every route is planned and the cheapest is taken.
 
-A *route* (`routes`) is a list of shardings to pass through, mostly just the target; a *leg* between two of them is planned in one
-piece (`candidates`), by digits where the shards are aligned and by tiles where they are not.
+A *route* (`routes`) is a list of shardings to pass through, mostly just the target. A *leg* between two of them is planned as one
+(`candidates`): by digits if the shards are aligned, by tiles if not.
 """
 
 from __future__ import annotations
@@ -54,28 +54,28 @@ def plan(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
             raise MeshError(f"a partial value of kind {sharding.partial_kind} needs integers, found {dtype}")
     source, target = _normal(shape, mesh, source), _normal(shape, mesh, target)
     start = buffer_shape(shape, mesh, source)
-    if (first := placed(shape, mesh, source, target)) is not None:
-        rest = plan(shape, dtype, mesh, first, target, options).steps
-        return Plan(shape, dtype, mesh, source, target, start, (*places(shape, mesh, source, first), *rest))
+    if (partial_source := placed(shape, mesh, source, target)) is not None:
+        following_steps = plan(shape, dtype, mesh, partial_source, target, options).steps
+        return Plan(shape, dtype, mesh, source, target, start, (*places(shape, mesh, source, partial_source), *following_steps))
     if _goes_by_price(shape, mesh, source, target, options):
         return Plan(shape, dtype, mesh, source, target, start, _steps_of_best_way(shape, dtype, mesh, source, target, options))
-    found: list[Plan] = []
+    plans: list[Plan] = []
     for route in routes(shape, mesh, source, target):
-        grown = prod(buffer_shape(shape, mesh, route[0])) - prod(start)  # what somebody must receive on the way
-        if found and not options.exact and options.beta * grown * element_bytes(dtype) > found[0].seconds(options):
+        grown = prod(buffer_shape(shape, mesh, route[0])) - prod(start)  # what a device must receive on the way
+        if plans and not options.exact and options.beta * grown * element_bytes(dtype) > plans[0].seconds(options):
             continue
-        steps = _along(shape, dtype, mesh, source, route, options)
-        if steps is not None:
-            found.append(Plan(shape, dtype, mesh, source, target, start, steps))
-            if len(route) == 1 and _is_unbeatable(found[-1], options):
+        route_steps = _along(shape, dtype, mesh, source, route, options)
+        if route_steps is not None:
+            plans.append(Plan(shape, dtype, mesh, source, target, start, route_steps))
+            if len(route) == 1 and _is_unbeatable(plans[-1], options):
                 break
-    if not found:
-        raise PlanError(f"no way leads from {source} to {target} for a tensor of shape {list(shape)} on mesh {list(mesh.shape)}")
-    return _cheapest(found, options)
+    if not plans:
+        raise PlanError(f"no plan leads from {source} to {target} for a tensor of shape {list(shape)} on mesh {list(mesh.shape)}")
+    return _cheapest(plans, options)
 
 
 def _goes_by_price(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> bool:
-    """Whether `uneven` knows all ways of the pair."""
+    """Whether `uneven` has priced all candidates of the pair."""
     if options.exact or 0 in shape or not (source.is_plain and target.is_plain):
         return False
     return bool(reduced_axes(source, target)[0]) or not lie_alike(shape, mesh, source, target)
@@ -84,21 +84,23 @@ def _goes_by_price(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding,
 def _steps_of_best_way(
     shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options
 ) -> tuple[Step, ...]:
-    """What `uneven` has priced, as steps."""
+    """The steps of the candidate that `uneven` prices lowest."""
     way = way_between(shape, dtype, mesh, source, target, options)
     if way.between is not None:
         legs = ((source, way.between), (way.between, target))
         return tuple(step for leg in legs for step in plan(shape, dtype, mesh, *leg, options).steps)
     if way.kind == "padded":
-        whole = padded_shape(shape, mesh, source.split_axes, target.split_axes)
-        if whole == shape:
+        padded = padded_shape(shape, mesh, source.split_axes, target.split_axes)
+        if padded == shape:
             return _steps_of_even_pair(shape, dtype, mesh, source, target, options)
-        steps = plan(whole, dtype, mesh, source, target, options).steps
-        return in_padding(shape, whole, mesh, source, target, steps, options.lists(mesh))
+        steps = plan(padded, dtype, mesh, source, target, options).steps
+        return in_padding(shape, padded, mesh, source, target, steps, options.lists(mesh))
     if way.kind == "tiles":
         start = buffer_shape(shape, mesh, source)
-        every = [Plan(shape, dtype, mesh, source, target, start, steps) for steps in plans_by_tiles(shape, mesh, source, target)]
-        steps = _cheapest(every, options).steps
+        exchanges = [
+            Plan(shape, dtype, mesh, source, target, start, steps) for steps in plans_by_tiles(shape, mesh, source, target)
+        ]
+        steps = _cheapest(exchanges, options).steps
     else:
         digits = relabelling(mesh, source, target)
         assert digits is not None
@@ -109,15 +111,15 @@ def _steps_of_best_way(
 def _steps_of_even_pair(
     shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options
 ) -> tuple[Step, ...]:
-    """Those without a stop; small tensors are replicated first along the dimensions that differ, to save collectives."""
+    """The steps without a stop. Small tensors may be replicated first along the dimensions that differ, to save collectives."""
     leg = _leg(shape, dtype, mesh, source, target, options)
     assert leg is not None, f"no plan from {source} to {target}, which have a price"
-    found = [leg]
+    plans = [leg]
     if leg.collectives > 2 and not reduced_axes(source, target)[0]:
         stops = [(between, target) for between in replications(source, target)]
-        along = [_along(shape, dtype, mesh, source, route, options) for route in stops]
-        found += [replace(leg, steps=steps) for steps in along if steps is not None]
-    return _cheapest(found, options).steps
+        steps_of_stops = [_along(shape, dtype, mesh, source, route, options) for route in stops]
+        plans += [replace(leg, steps=steps) for steps in steps_of_stops if steps is not None]
+    return _cheapest(plans, options).steps
 
 
 def _is_unbeatable(direct: Plan, options: Options) -> bool:
@@ -129,7 +131,7 @@ def _is_unbeatable(direct: Plan, options: Options) -> bool:
 @lru_cache(maxsize=1 << 20)
 def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, objective: Objective = BYTES) -> float:
     """What resharding costs under `objective`: wire bytes per device of the best plan, on average (a permute in which half of the
-    devices keep what they have moves half of it), and its launches. For even shards a formula (`price`), which leaves out that
+    devices keep their data moves half of it), and its launches. Even shards are priced by a formula (`price`), which ignores that
     small tensors may give up bytes for fewer collectives.
     """
     options, size = objective.pricing, element_bytes(dtype)
@@ -139,8 +141,8 @@ def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
         if is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes):
             share = even_share(mesh, source, target, options.permutes(mesh))
             if share is not None:
-                found = share.of(prod(shape))
-                return objective.price(mesh, source, target, found.received * size, found.collectives)
+                received = share.of(prod(shape))
+                return objective.price(mesh, source, target, received.received * size, received.collectives)
         way = way_between(shape, dtype, mesh, source, target, options)
         return objective.price(mesh, source, target, way.received * size, way.launches)
     best = plan(shape, dtype, mesh, source, target, options)
@@ -150,8 +152,8 @@ def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
 def _validate(shape: Shape, mesh: Mesh, sharding: Sharding) -> None:
     """Raises MeshError where `sharding` cannot be the sharding of a tensor of `shape` on `mesh`."""
     if DYNAMIC in shape or DYNAMIC in mesh.shape or min(mesh.shape, default=1) < 1:
-        found = ["x".join("?" if size == DYNAMIC else str(size) for size in sizes) for sizes in (shape, mesh.shape)]
-        raise MeshError(f"resharding needs static sizes, found shape {found[0]} on mesh {found[1]}")
+        texts = ["x".join("?" if size == DYNAMIC else str(size) for size in sizes) for sizes in (shape, mesh.shape)]
+        raise MeshError(f"resharding needs static sizes, found shape {texts[0]} on mesh {texts[1]}")
     if len(sharding.split_axes) > len(shape):
         raise MeshError(f"{len(sharding.split_axes)} split dimensions for a tensor of rank {len(shape)}")
     used = (*sharding.used_axes, *sharding.partial_axes)
@@ -160,7 +162,7 @@ def _validate(shape: Shape, mesh: Mesh, sharding: Sharding) -> None:
 
 
 def _normal(shape: Shape, mesh: Mesh, sharding: Sharding) -> Sharding:
-    """The same sharding without axes of one device, halos of nothing, and offsets that say what the ceiling division says."""
+    """The sharding without axes of one device, empty halos, and offsets that equal the ceiling division."""
     sharding = sharding.padded(len(shape))
     if min(mesh.shape, default=2) > 1 and not (sharding.halo_sizes or sharding.offsets):
         return sharding
@@ -188,46 +190,53 @@ def _along(
 
 @lru_cache(maxsize=65536)
 def _leg(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Plan | None:
-    """The cheapest plan from `source` to `target` without stopping between."""
+    """The cheapest plan from `source` to `target` without a stop."""
     start = buffer_shape(shape, mesh, source)
     candidates = list(plans_between(shape, mesh, source, target, options.lists(mesh), options.slowest))
     if not options.exact:
         candidates = [steps for steps in candidates if _longest_exchange(steps) <= options.permutes(mesh)] or candidates
-    found = [Plan(shape, dtype, mesh, source, target, start, steps) for steps in candidates]
-    if options.exact and found and not any(_is_lean(one, options) for one in found) and _could_be_tiles(found[0], options):
-        tiles = plans_by_tiles(shape, mesh, source, target)
-        found += [Plan(shape, dtype, mesh, source, target, start, steps) for steps in tiles]
-    return _cheapest(found, options) if found else None
+    plans = [Plan(shape, dtype, mesh, source, target, start, steps) for steps in candidates]
+    if (
+        options.exact
+        and plans
+        and not any(_is_lean(candidate, options) for candidate in plans)
+        and _could_be_tiles(plans[0], options)
+    ):
+        tile_steps = plans_by_tiles(shape, mesh, source, target)
+        plans += [Plan(shape, dtype, mesh, source, target, start, steps) for steps in tile_steps]
+    return _cheapest(plans, options) if plans else None
 
 
-def _could_be_tiles(one: Plan, options: Options) -> bool:
-    """Whether tiles do the same, in no more permutes than one may write down."""
-    plain = not (one.source.partial_axes or one.target.partial_axes)
-    return plain and one.mesh.group_size(exchanged_axes(one.source, one.target)) <= options.permutes(one.mesh)
+def _could_be_tiles(candidate: Plan, options: Options) -> bool:
+    """Whether an exchange of tiles does the same, in no more permutes than allowed."""
+    plain = not (candidate.source.partial_axes or candidate.target.partial_axes)
+    return plain and candidate.mesh.group_size(exchanged_axes(candidate.source, candidate.target)) <= options.permutes(
+        candidate.mesh
+    )
 
 
-def _is_lean(one: Plan, options: Options) -> bool:
-    return one.peak_bytes <= one.peak_bound + options.slack
+def _is_lean(candidate: Plan, options: Options) -> bool:
+    return candidate.peak_bytes <= candidate.peak_bound + options.slack
 
 
 def _cheapest(plans: Sequence[Plan], options: Options) -> Plan:
-    """The best plan that holds no more than it may, or the least; of equals rather one without tiles, whose tables nobody can
-    read."""
+    """The best plan within its memory, or the plan that needs least. Among equals, plans without tiles come first: their tables
+    are unreadable."""
     if len(plans) == 1:
         return plans[0]
     if options.exact:
-        fewest = min((one.wire_bytes, one.total_bytes) for one in plans)
-        plans = [one for one in plans if (one.wire_bytes, one.total_bytes) == fewest]
-    lean = [one for one in plans if _is_lean(one, options)]
+        fewest = min((candidate.wire_bytes, candidate.total_bytes) for candidate in plans)
+        plans = [candidate for candidate in plans if (candidate.wire_bytes, candidate.total_bytes) == fewest]
+    lean = [candidate for candidate in plans if _is_lean(candidate, options)]
     if not lean:
-        least = min(one.peak_bytes for one in plans)
-        lean = [one for one in plans if one.peak_bytes == least]
+        least = min(candidate.peak_bytes for candidate in plans)
+        lean = [candidate for candidate in plans if candidate.peak_bytes == least]
     return min(
         lean,
-        key=lambda one: (
-            one.collectives if options.exact else one.seconds(options),
-            one.total_bytes,
-            *_burden(one),
+        key=lambda candidate: (
+            candidate.collectives if options.exact else candidate.seconds(options),
+            candidate.total_bytes,
+            *_complexity(candidate),
         ),
     )
 
@@ -236,5 +245,5 @@ def _longest_exchange(steps: Sequence[Step]) -> int:
     return max((step.collectives for step in steps if isinstance(step, Rounds)), default=0)
 
 
-def _burden(one: Plan) -> tuple[int, float, int]:
-    return sum(isinstance(step, TileExchange) for step in one.steps), one.peak_bytes, len(one.steps)
+def _complexity(candidate: Plan) -> tuple[int, float, int]:
+    return sum(isinstance(step, TileExchange) for step in candidate.steps), candidate.peak_bytes, len(candidate.steps)

@@ -1,4 +1,4 @@
-"""Plans of several legs: shardings in between where one leg has no plan, or costs more launches than a small tensor is worth."""
+"""Plans of several legs: stops at other shardings, if one leg has no plan, or launches cost more than the bytes they save."""
 
 from __future__ import annotations
 
@@ -19,39 +19,47 @@ def reduced_axes(source: Sharding, target: Sharding) -> tuple[Axes, Axes]:
     """The axes to reduce over, and those over which the result becomes partial. Raises MeshError for the kind `generic`."""
     if not (source.partial_axes or target.partial_axes):
         return (), ()
-    if any(each.partial_axes and each.partial_kind == "generic" for each in (source, target)):
+    if any(sharding.partial_axes and sharding.partial_kind == "generic" for sharding in (source, target)):
         raise MeshError("a partial value of kind generic cannot be resharded: nothing says how to reduce it")
-    kept = set(source.partial_axes) & set(target.partial_axes) if source.partial_kind == target.partial_kind else set()
-    reduced = tuple(axis for axis in source.partial_axes if axis not in kept)
-    return reduced, tuple(axis for axis in target.partial_axes if axis not in kept)
+    still_partial = set(source.partial_axes) & set(target.partial_axes) if source.partial_kind == target.partial_kind else set()
+    reduced = tuple(axis for axis in source.partial_axes if axis not in still_partial)
+    return reduced, tuple(axis for axis in target.partial_axes if axis not in still_partial)
 
 
 def placed(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Sharding | None:
-    """What the source becomes without communication on its way to a target that is partial along axes that split the source:
-    each device holds its shard among neutral elements. None where there is nothing of the kind, the reduction has no neutral
-    element, or blocks would not be whole."""
+    """The sharding that the source becomes without communication on its way to a target that is partial along axes that split the
+    source: each device holds its shard among neutral elements. None if the target is not partial along such axes, the reduction
+    has no neutral element, or blocks would be uneven."""
     if target.partial_kind in WITHOUT_NEUTRAL:
         return None
-    _, made = reduced_axes(source, target)
+    _, new_partial = reduced_axes(source, target)
     is_alike = not source.partial_axes or source.partial_kind == target.partial_kind
-    if not made or not is_alike or not (source.is_plain and target.is_plain) or not is_even(shape, mesh, source.split_axes):
+    if (
+        not new_partial
+        or not is_alike
+        or not (source.is_plain and target.is_plain)
+        or not is_even(shape, mesh, source.split_axes)
+    ):
         return None
-    split = tuple(axes[: len(axes) - _ending(axes, made)] for axes in source.split_axes)
+    split = tuple(axes[: len(axes) - _ending(axes, new_partial)] for axes in source.split_axes)
     if split == source.split_axes:
         return None
-    summed = {axis for axes, kept in zip(source.split_axes, split, strict=True) for axis in axes[len(kept) :]}
+    newly_partial = {axis for axes, remaining in zip(source.split_axes, split, strict=True) for axis in axes[len(remaining) :]}
     return replace(
-        source, split_axes=split, partial_axes=tuple(sorted({*source.partial_axes, *summed})), partial_kind=target.partial_kind
+        source,
+        split_axes=split,
+        partial_axes=tuple(sorted({*source.partial_axes, *newly_partial})),
+        partial_kind=target.partial_kind,
     )
 
 
-def _ending(axes: Axes, made: Axes) -> int:
-    """How many of `axes`, from the innermost on, are in `made`."""
-    return next((count for count, axis in enumerate(reversed(axes)) if axis not in made), len(axes))
+def _ending(axes: Axes, ending: Axes) -> int:
+    """The number of innermost `axes` that are in `ending`."""
+    return next((count for count, axis in enumerate(reversed(axes)) if axis not in ending), len(axes))
 
 
 def routes(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Iterator[Route]:
-    """Every route that may be the cheapest; the first legs take a halo or a partial value away, the last ones bring a halo."""
+    """Every route that may be the cheapest. First legs remove a halo or reduce a partial value; last legs add a halo."""
     starts: list[Route] = [()]
     if source.halo_sizes:
         starts.append((replace(source, halo_sizes=()),))
@@ -60,8 +68,8 @@ def routes(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Iter
         ends.append(_growing_halo(target))
     for start in starts:
         for end in ends:
-            first, last = (start or (source,))[-1], end[0]
-            for between in _between(shape, mesh, first, last):
+            core_source, core_target = (start or (source,))[-1], end[0]
+            for between in _between(shape, mesh, core_source, core_target):
                 yield (*start, *between, *end)
 
 
@@ -78,7 +86,7 @@ def _growing_halo(target: Sharding) -> Route:
 
 
 def _between(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Iterator[Route]:
-    """Nothing, the value reduced first, or the dimensions that differ replicated."""
+    """No stop, the value reduced first, or the dimensions that differ replicated."""
     yield ()
     reduced, _ = reduced_axes(source, target)
     if reduced:
@@ -88,28 +96,28 @@ def _between(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> It
 
 
 def replications(source: Sharding, target: Sharding) -> Iterator[Sharding]:
-    """The dimensions that differ replicated."""
+    """Replicates the dimensions that differ."""
     split = tuple(a if a == b else () for a, b in zip(source.split_axes, target.split_axes, strict=True))
     if split not in (source.split_axes, target.split_axes):
         yield Sharding(source.mesh, split, source.partial_axes, source.partial_kind)
 
 
 def reductions(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduced: Axes) -> Iterator[Sharding]:
-    """The value reduced where it is, or scattered along one dimension; before, the copies of an unaligned one may divide it."""
-    kept = tuple([axis for axis in source.partial_axes if axis not in reduced])
-    whole = replace(source, partial_axes=kept)
-    yield whole
+    """Reduces the value in place, or scatters it along one dimension. First, copies of an unaligned value may split it."""
+    partial_axes = tuple([axis for axis in source.partial_axes if axis not in reduced])
+    reduced_in_place = replace(source, partial_axes=partial_axes)
+    yield reduced_in_place
     if source.halo_sizes or source.offsets:
         return
     copies = source.copied_axes(mesh)
     dims = range(len(shape))
-    places: list[tuple[int, int | None]] = [(dim, None) for dim in dims]
+    choices: list[tuple[int, int | None]] = [(dim, None) for dim in dims]
     if copies and align(shape, mesh, source.split_axes, target.split_axes) is None:
-        places += itertools.product(dims, dims)
-    for scattered, divided in places:
+        choices += itertools.product(dims, dims)
+    for scattered, sliced in choices:
         split = list(source.split_axes)
-        if divided is not None:
-            split[divided] += copies
+        if sliced is not None:
+            split[sliced] += copies
         split[scattered] += reduced
-        if all(shape[dim] % mesh.group_sizes[split[dim]] == 0 for dim in (scattered, divided) if dim is not None):
-            yield Sharding(whole.mesh, tuple(split), kept, whole.partial_kind)
+        if all(shape[dim] % mesh.group_sizes[split[dim]] == 0 for dim in (scattered, sliced) if dim is not None):
+            yield Sharding(reduced_in_place.mesh, tuple(split), partial_axes, reduced_in_place.partial_kind)

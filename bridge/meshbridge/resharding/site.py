@@ -1,4 +1,4 @@
-"""Where the steps of a plan are written, and what several of them share."""
+"""Where the steps of a plan are written, and what they share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meshbridge.ir.sharding import Axes, Mesh
 
 @dataclass
 class StepSite:
-    """Where steps are written, and what several of them share."""
+    """Where steps are written, and what they share."""
 
     mesh: Mesh
     emit: Builder
@@ -26,21 +26,21 @@ class StepSite:
         return self.positions.along(self.mesh, digits, self.emit)
 
     def permute(self, value: ir.Value, attrs: Attributes) -> ir.Value:
-        """`value` moved as the groups' `attrs` say; zeros on devices that are no target."""
+        """Permutes `value` as the groups' `attrs` say; zeros on devices that are no target."""
         return self.emit.value("collective_permute", value.type, [value], attrs)
 
     def after(self, index: ir.Value, value: ir.Value) -> ir.Value:
-        """`index`, but not before `value` is there.
+        """`index`, with a dependence on `value`.
 
-        XLA drops optimization barriers before it schedules, and then starts all rounds of an exchange at once, each with buffers
-        of its own. A number that is added on devices that do not exist is a dependence that it keeps.
+        XLA drops optimization barriers before it schedules, and then starts all rounds of an exchange at once, each with its own
+        buffers. It keeps a number that is added on devices that do not exist.
         """
-        emit, first = self.emit, self.emit.corner(value)
-        if isinstance(element_of(first), ir.ComplexType):
-            first = emit.value("real", tensor([], ir.ComplexType(element_of(first)).element_type), [first])
+        emit, element = self.emit, self.emit.corner(value)
+        if isinstance(element_of(element), ir.ComplexType):
+            element = emit.value("real", tensor([], ir.ComplexType(element_of(element)).element_type), [element])
         never = emit.compare("GE", self.positions.logical(emit), self.mesh.size)
-        return emit.add(index, emit.select(never, emit.convert(first, element_of(index)), 0))
+        return emit.add(index, emit.select(never, emit.convert(element, element_of(index)), 0))
 
     def axes(self, digits: Digits) -> Axes | None:
-        """The mesh axes that `digits` spell, if they do."""
+        """The mesh axes that `digits` spell, if any."""
         return whole_axes(self.mesh, digits)

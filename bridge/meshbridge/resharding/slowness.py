@@ -1,5 +1,5 @@
 """How much longer a resharding takes than on the machine's own links: a network between nodes is ten times slower, and an
-all-to-all around a ring goes the whole way."""
+all-to-all around a ring goes all the way round."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from meshbridge.ir.sharding import Axes, Mesh, Sharding
 
 
 class Slowness(NamedTuple):
-    """How many times as long as on the machine's own links bytes take, and a collective to start."""
+    """How many times longer bytes take than on the machine's own links, and a launch."""
 
     bytes: float = 1.0
     launch: float = 1.0
 
 
 class Rates(Protocol):
-    """What collectives take along axes of the user's, by their names; equal ones are one object."""
+    """What collectives take along axes, by the user's names; equal rates are one object."""
 
     def __hash__(self) -> int:
         """By identity."""
@@ -32,38 +32,38 @@ class Rates(Protocol):
 
 @lru_cache(maxsize=1 << 16)
 def slowness(mesh: Mesh, source: Sharding, target: Sharding, rates: Rates) -> Slowness:
-    """That of resharding from `source` to `target`. A part of an axis is as slow as all of it, and what is sent in several
-    collectives as the slower one."""
+    """The slowness of resharding from `source` to `target`. A sub-axis is as slow as its axis. If there are several collectives,
+    the slowest counts."""
     exchanged, gathered = _moved(source, target)
-    found = Slowness()
+    cost = Slowness()
     if names := _names(mesh, exchanged):
-        found = rates.exchanging(names)
+        cost = rates.exchanging(names)
     if names := _names(mesh, gathered):
-        found = Slowness(*map(max, found, rates.gathering(names))) if exchanged else rates.gathering(names)
-    return found
+        cost = Slowness(*map(max, cost, rates.gathering(names))) if exchanged else rates.gathering(names)
+    return cost
 
 
 @lru_cache(maxsize=1 << 16)
 def exchanges(source: Sharding, target: Sharding) -> bool:
-    """Whether axes change dimensions between the two: whether it takes more than gathers and reductions."""
+    """Whether axes change dimensions: whether it takes more than gathers and reductions."""
     return bool(_moved(source, target)[0])
 
 
 def _moved(source: Sharding, target: Sharding) -> tuple[Axes, Axes]:
-    """The axes that change dimensions, and those along which a value is gathered or reduced."""
-    left: Axes = ()
-    taken: Axes = ()
+    """The axes that change dimensions, and the axes along which a value is gathered or reduced."""
+    removed: Axes = ()
+    added: Axes = ()
     for before, after in zip_longest(source.split_axes, target.split_axes, fillvalue=()):
-        same = 0
-        while same < min(len(before), len(after)) and before[same] == after[same]:
-            same += 1
-        left += before[same:]
-        taken += after[same:]
+        common = 0
+        while common < min(len(before), len(after)) and before[common] == after[common]:
+            common += 1
+        removed += before[common:]
+        added += after[common:]
     reduced = tuple(axis for axis in source.partial_axes if axis not in target.partial_axes)
-    return tuple(axis for axis in left if axis in taken), tuple(axis for axis in left if axis not in taken) + reduced
+    return tuple(axis for axis in removed if axis in added), tuple(axis for axis in removed if axis not in added) + reduced
 
 
 def _names(mesh: Mesh, axes: Axes) -> frozenset[str]:
-    """What the user calls the axes of more than one device."""
+    """The user's names of the axes of more than one device."""
     real = {axis for axis in axes if mesh.shape[axis] > 1}
     return frozenset(name for name, run in mesh.runs.items() if not real.isdisjoint(run)) if real else frozenset()

@@ -1,9 +1,9 @@
 """The steps of a plan: what each device does to its local buffer, in terms of digits of its row-major number in the mesh.
 
-No step names a device where digits say the same, so that plans for aligned shardings have the same size on 8 devices and on
-65,536. Only `TileExchange` (resharding.tiles) lists devices.
+Steps name digits, not devices, so that plans for aligned shardings have the same size on 8 devices and on 65,536. Only
+`TileExchange` (resharding.tiles) lists devices.
 
-Bytes follow the ring model (`meshbridge.analysis.ring`), per device; of a permute, what crosses counts.
+Bytes follow the ring model (`meshbridge.analysis.ring`), per device; a permute counts what crosses a link.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ Shape = tuple[int, ...]
 
 
 def describe(mesh: Mesh, digits: Digits) -> str:
-    """Digits for people: axis names, a sub-axis as `x:(stride)radix` the way Shardy writes it."""
+    """Digits as text: axis names, and sub-axes as `x:(stride)radix`, as Shardy writes them."""
     axes = whole_axes(mesh, digits)
     if axes is not None:
         return "[" + ", ".join(mesh.labels(axes)) + "]"
 
-    def one(digit: Digit) -> str:
+    def digit_text(digit: Digit) -> str:
         inner = prod(mesh.shape[digit.axis + 1 :])
         size = mesh.shape[digit.axis]
         if digit.radix == size:
             return mesh.axis_name(digit.axis)
         return f"{mesh.axis_name(digit.axis)}:({size * inner // (digit.stride * digit.radix)}){digit.radix}"
 
-    return "[" + ", ".join(one(digit) for digit in digits) + "]"
+    return "[" + ", ".join(digit_text(digit) for digit in digits) + "]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Step:
         return 0.0
 
     def sent(self, elements: int) -> float:
-        """Elements that the busiest device sends: as many as it receives, where all devices do the same."""
+        """Elements that the busiest device sends: as many as it receives, if all devices do the same."""
         return self.received(elements)
 
     def total(self, elements: int, devices: int) -> float:
@@ -59,7 +59,7 @@ class Step:
         return self.received(elements) * devices
 
     def relayed(self, elements: int) -> Relayed | None:
-        """What the step sends in the place of permutes, if it does."""
+        """The all-to-alls that the step sends in the place of permutes, if any."""
         return None
 
     def peak(self, before: int, after: int) -> int:
@@ -131,8 +131,8 @@ class Mask(Step):
 
 @dataclass(frozen=True, slots=True)
 class Place(Step):
-    """From split to partial: each device puts its buffer where it belongs along `dim` of the buffer of its group along `digits`,
-    among neutral elements of the reduction."""
+    """From split to partial: each device puts its buffer at its position along `dim` in a buffer of neutral elements of the
+    reduction, which spans its group along `digits`."""
 
     digits: Digits
     dim: int
@@ -234,7 +234,7 @@ class Permute(CollectiveStep):
 
 @dataclass(frozen=True, slots=True)
 class Relay(Step):
-    """What `Permute` does, in all-to-alls (`relays`): two of all devices along the digits, or three for each of `swaps`."""
+    """Does what `Permute` does in all-to-alls (`relays`): two over all digits, or three for each of `swaps`."""
 
     sources: Digits
     targets: Digits
@@ -245,7 +245,7 @@ class Relay(Step):
 
     @property
     def swaps(self) -> Swaps:
-        """Digits that change places, list by list."""
+        """Digits that swap, list by list."""
         return cheapest(prod(self.shape), self.sources, self.targets)
 
     def relayed(self, elements: int) -> Relayed:
@@ -260,11 +260,11 @@ class Relay(Step):
 
 @dataclass(frozen=True, slots=True)
 class Rounds(Step):
-    """An all-to-all and a relabelling in one, as many permutes as the all-to-all has devices, no byte moved twice.
+    """An all-to-all and a relabelling in one: as many permutes as the all-to-all has devices, no byte moves twice.
 
-    In round t device r gets from device s with `sources[i](s) = targets[i](r)`, plus digit i of t modulo the radix at the places
-    i in `rotating`. Each rotating digit divides a dimension in `split` into as many pieces as its radix is. The sender sends
-    the one that the receiver's rotating targets number; the receiver files it along the dimensions in `concat` of the new
+    In round t device r receives from device s with `sources[i](s) = targets[i](r)`, plus digit i of t modulo the radix at the
+    indices i in `rotating`. Each rotating digit splits a dimension in `split` into as many pieces as its radix. The sender sends
+    the piece that the receiver's rotating targets number; the receiver puts it along the dimensions in `concat` of the new
     buffer, by the sender's rotating sources.
     """
 
@@ -272,7 +272,7 @@ class Rounds(Step):
     targets: Digits
     rotating: tuple[int, ...] = ()
     split: tuple[int, ...] = ()
-    "One dimension for each rotating digit; so has `concat`."
+    "One dimension for each rotating digit; likewise `concat`."
     concat: tuple[int, ...] = ()
 
     @property
@@ -294,7 +294,7 @@ class Rounds(Step):
         return listed
 
     def sender(self, receiver: Number, turn: tuple[int, ...]) -> Number:
-        """The device that `receiver` hears in the round `turn`; of an array of receivers, the array of senders."""
+        """The device that `receiver` receives from in the round `turn`; for an array of receivers, the array of senders."""
         shifts = dict(zip(self.rotating, turn, strict=True))
         device = receiver
         for i, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
@@ -306,28 +306,27 @@ class Rounds(Step):
         return float(elements)
 
     def total(self, elements: int, devices: int) -> float:
-        # Only round 0 of the untwisted positions leaves anything where it is, and there only devices whose twisted digits agree.
+        # Elements stay only in round 0 of the untwisted positions, on devices whose twisted digits agree.
         twisted = [i for i, pair in enumerate(zip(self.sources, self.targets, strict=True)) if pair[0] != pair[1]]
-        same = still(tuple(self.sources[i] for i in twisted), tuple(self.targets[i] for i in twisted), devices)
-        return elements * (devices - same / self.collectives)
+        unmoved = still(tuple(self.sources[i] for i in twisted), tuple(self.targets[i] for i in twisted), devices)
+        return elements * (devices - unmoved / self.collectives)
 
     def peak(self, before: int, after: int) -> int:
-        """Beside both buffers, the piece that is sent and the one that arrives."""
+        """Both buffers, the piece that is sent and the piece that arrives."""
         return before + after + 2 * (before // self.collectives)
 
     def text(self, mesh: Mesh) -> str:
-        moved = f"{describe(mesh, self.sources)} to {describe(mesh, self.targets)}"
-        return f"exchange in {self.collectives} permutes {moved}"
+        digits = f"{describe(mesh, self.sources)} to {describe(mesh, self.targets)}"
+        return f"exchange in {self.collectives} permutes {digits}"
 
 
 @dataclass(frozen=True, slots=True)
 class Reblock(Step):
-    """Divides dimension `dim` of the tensor into blocks of another length, over the same devices: block b begins at b lengths.
+    """Changes the block length of dimension `dim`, over the same devices: block b begins at b lengths.
 
-    A device lacks rows that devices before it hold, where blocks become shorter, or devices behind it, where they become longer.
-    It receives as many as the device that lacks most, from the nearest devices, one permute from each distance. Where none is
-    `listed`, two all-to-alls do the same: the first gives each device a piece of what every device sends, the second all that it
-    lacks.
+    A device needs rows of devices before it if blocks become shorter, or of devices after it if they become longer. Each receives
+    as many rows as the device that needs most, from the nearest devices, one permute from each distance. If not `listed`, two
+    all-to-alls do the same: the first gives each device a piece of what every device sends, the second all rows that it needs.
     """
 
     digits: Digits
@@ -338,19 +337,19 @@ class Reblock(Step):
 
     @property
     def shift(self) -> int:
-        """By how many rows the length grows."""
+        """By how many rows the block length grows."""
         return self.shape[self.dim] - self.before
 
     @property
     def pieces(self) -> tuple[int, ...]:
         """Rows that come from each distance, the nearest first."""
-        others = group_size(self.digits) - 1
-        lacked = min(others * abs(self.shift), others * self.before)
+        distances = group_size(self.digits) - 1
+        lacked = min(distances * abs(self.shift), distances * self.before)
         return tuple(min(self.before, lacked - start) for start in range(0, lacked, self.before))
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The different ones among them: as many kinds of pieces a device sends."""
+        """The distinct ones: a device sends one piece of each length."""
         return tuple(dict.fromkeys(self.pieces))
 
     @property
@@ -372,13 +371,13 @@ class Reblock(Step):
     def total(self, elements: int, devices: int) -> float:
         if not self.listed:
             return self.received(elements) * devices
-        # Devices at an end have nobody at that distance.
+        # Devices at an end have no neighbour at that distance.
         count = group_size(self.digits)
         rows = sum(rows * (count - distance) for distance, rows in enumerate(self.pieces, 1))
         return rows * (elements // self.before) * devices / count
 
     def peak(self, before: int, after: int) -> int:
-        """The buffer with the rows around it, beside both buffers."""
+        """The buffer with the received rows, beside both buffers."""
         return 2 * before + int(self.received(before)) + after
 
     def text(self, mesh: Mesh) -> str:
@@ -386,15 +385,15 @@ class Reblock(Step):
 
 
 def still(sources: Digits, targets: Digits, devices: int) -> float:
-    """Number of devices, out of `devices`, that a relabelling leaves alone: in every cycle of digits all values agree."""
+    """The number of `devices` that a relabelling leaves in place: in every cycle of digits all values agree."""
     if any(source.radix != target.radix for source, target in zip(sources, targets, strict=True)):
         return devices * _agreeing(sources, targets) / group_size(sources)
     follow = dict(zip(sources, targets, strict=True))
-    share, seen = 1.0, set[Digit]()
+    share, visited = 1.0, set[Digit]()
     for start in sources:
         digit, length = start, 0
-        while digit not in seen:
-            seen.add(digit)
+        while digit not in visited:
+            visited.add(digit)
             digit, length = follow[digit], length + 1
         if length:
             share /= start.radix ** (length - 1)
@@ -402,18 +401,20 @@ def still(sources: Digits, targets: Digits, devices: int) -> float:
 
 
 def _agreeing(sources: Digits, targets: Digits) -> int:
-    """How many numbers of the devices along `sources` are those along `targets`: where the digits, each times the difference of
-    its weights in the two, add up to 0. The largest digit follows from the others."""
+    """How many device numbers along `sources` equal those along `targets`: where the digits, each times the difference of its two
+    weights, add up to 0. The largest digit follows from the others."""
     weights = [{digit: group_size(digits[i + 1 :]) for i, digit in enumerate(digits)} for digits in (sources, targets)]
-    *others, last = sorted(((digit.radix, weights[0][digit] - weights[1][digit]) for digit in sources), key=lambda each: each[0])
+    *smaller, largest = sorted(
+        ((digit.radix, weights[0][digit] - weights[1][digit]) for digit in sources), key=lambda pair: pair[0]
+    )
     sums = {0: 1}
-    for radix, difference in others:
-        found: dict[int, int] = {}
+    for radix, difference in smaller:
+        next_sums: dict[int, int] = {}
         for total, count in sums.items():
             for value in range(radix):
-                found[total + value * difference] = found.get(total + value * difference, 0) + count
-        sums = found
-    radix, difference = last
+                next_sums[total + value * difference] = next_sums.get(total + value * difference, 0) + count
+        sums = next_sums
+    radix, difference = largest
     if difference == 0:
         return sums.get(0, 0) * radix
     return sum(count for total, count in sums.items() if total % difference == 0 and 0 <= -total // difference < radix)

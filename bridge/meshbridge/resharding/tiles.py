@@ -1,9 +1,9 @@
 """The exact exchange of tiles, for shards without a common number system: uneven, 2-way against 3-way, with halos or offsets.
 
-Cut every dimension where a source or a target shard begins or ends. What one device holds of another's target is then one tile,
-which is sent once, directly: the received bytes are the lower bound. A permute sends tiles of one volume, whatever their shapes,
-at most one from and one to each device, so the tiles of each volume are coloured like the edges of a bipartite graph; every
-colour is a round.
+Every dimension is cut where a source or a target shard begins or ends. A tile is what one device holds of another's target; it is
+sent once, directly: the received bytes are the lower bound. A permute sends tiles of one volume, whatever their shapes, at most
+one from and one to each device. So the tiles of each volume are coloured like the edges of a bipartite graph; a colour is a
+round.
 
 Mesh axes on which both shardings agree take no part: they are as many independent copies of the same exchange.
 """
@@ -30,7 +30,7 @@ class Tiles:
     senders: Numbers
     receivers: Numbers
     taken: Numbers
-    "One column per dimension; so has `put`."
+    "One column per dimension; likewise `put`."
     put: Numbers
 
     def __len__(self) -> int:
@@ -44,7 +44,7 @@ class Tiles:
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """Tiles of one volume, at most one from and one to each device. `local` ones stay on their device."""
+    """Tiles of one volume, at most one from and one to each device. `local` tiles stay on their device."""
 
     tiles: tuple[Tiles, ...]
     "By shape."
@@ -52,11 +52,11 @@ class Round:
     "Elements of each tile."
     local: bool
     pieces: int = 1
-    "Permutes that the round takes: tiles in several pieces have one shape, and are divided along its longest dimension."
+    "The number of permutes: tiles in several pieces have one shape, and are split along its longest dimension."
 
     @property
     def longest(self) -> int:
-        """The dimension along which the tiles are divided into pieces."""
+        """The dimension along which the tiles are split into pieces."""
         shape = self.tiles[0].shape
         return shape.index(max(shape)) if shape else 0
 
@@ -78,19 +78,19 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class TileExchange(Step):
-    """All rounds, those that send something first, the largest tiles before the others. Devices are numbered along `digits`,
-    which are mesh axes, not sub-axes, in mesh order."""
+    """All rounds: first those that send, the largest tiles first. Devices are numbered along `digits`, which are whole mesh axes
+    in mesh order."""
 
     source: Sharding
     target: Sharding
     dims: tuple[int, ...]
-    "The tensor dimensions that take part; a tile has all of the buffer in the others."
+    "The tensor dimensions that take part; a tile spans all of the buffer in the others."
     digits: Digits
     rounds: tuple[Round, ...]
 
     @cached_property
     def collectives(self) -> int:
-        return sum(each.pieces for each in self.rounds if not each.local)
+        return sum(round_.pieces for round_ in self.rounds if not round_.local)
 
     def received(self, elements: int) -> float:
         return self._most[1]
@@ -103,20 +103,21 @@ class TileExchange(Step):
         return float(copies * sum(len(tiles) * tiles.volume for tiles in self._moving))
 
     def peak(self, before: int, after: int) -> int:
-        """The first tiles arrive before there is a result; from then on there are both shards, what is sent and what arrives."""
-        moving = [each for each in self.rounds if not each.local]
-        held, both = before, before + after
-        peak = both
-        for each in moving:
-            arrived = each.piece_volume
-            sent = 0 if each.volume == before else arrived
-            peak = max(peak, held + sent + arrived, both + arrived)
-            held = both
+        """The first tiles arrive before there is a result; then there are both shards, the tile that is sent and the one that
+        arrives."""
+        moving = [round_ for round_ in self.rounds if not round_.local]
+        buffers, shards = before, before + after
+        peak = shards
+        for round_ in moving:
+            arrived = round_.piece_volume
+            sending = 0 if round_.volume == before else arrived
+            peak = max(peak, buffers + sending + arrived, shards + arrived)
+            buffers = shards
         return peak
 
     @cached_property
     def _moving(self) -> tuple[Tiles, ...]:
-        return tuple(tiles for each in self.rounds if not each.local for tiles in each.tiles)
+        return tuple(tiles for round_ in self.rounds if not round_.local for tiles in round_.tiles)
 
     @cached_property
     def _most(self) -> tuple[float, float]:
@@ -125,8 +126,8 @@ class TileExchange(Step):
             return 0.0, 0.0
         volumes = np.concatenate([np.full(len(tiles), tiles.volume) for tiles in self._moving])
         ends = ([tiles.senders for tiles in self._moving], [tiles.receivers for tiles in self._moving])
-        sent, received = (float(np.bincount(np.concatenate(each), weights=volumes).max()) for each in ends)
-        return sent, received
+        sends, receives = (float(np.bincount(np.concatenate(columns), weights=volumes).max()) for columns in ends)
+        return sends, receives
 
     def text(self, mesh: Mesh) -> str:
         return f"exchange tiles in {self.collectives} permutes over {describe(mesh, self.digits)}"

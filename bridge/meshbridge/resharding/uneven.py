@@ -1,14 +1,15 @@
-"""How to reshard where shards are uneven or have no common number system: ways, and their prices by formula.
+"""How to reshard where shards are uneven or have no common number system: candidates, and their prices by formula.
 
-    padded      both sides divide the tensor evenly once it is padded, and are aligned: the plan of that even pair
-    relabelled  as many blocks on both sides in every dimension, over other axes: one permute
+    padded      both sides divide the padded tensor evenly, and are aligned: the plan of that even pair
+    relabelled  both sides have the same number of blocks in every dimension, over different axes: one permute
     tiles       what one device holds of another's target is sent once, directly: the fewest bytes, in many permutes
-    between     another sharding first: a way to it, and a way from it
+    between     a stop at another sharding: one candidate to it, and one from it
 
-The price of a padded pair is that of the even one. An exchange of tiles receives what the targets want less what their devices
-own. Both are sums over devices of products over dimensions, and factor over dimensions that share no mesh axis.
+The price of a padded pair is that of the even one. An exchange of tiles receives the elements that the targets need, less those
+that their devices own. Both are sums over devices of products over dimensions, and factor over dimensions that share no mesh
+axis.
 
-A way is chosen by its price, and only then a plan is made of it: so a plan sends what it was priced at.
+A candidate is chosen by its price, and only then planned: a plan sends what it was priced at.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from meshbridge.resharding.routes import reduced_axes, reductions, replications
 from meshbridge.resharding.steps import Reblock, Shape, Step
 
 MANY_TILES = 512
-"""Tiles beyond which an exchange is not planned where padding does instead: every device of it has an offset for each."""
+"""An exchange of more tiles is not planned if padding is possible: every device has an offset for each tile."""
 
 MOST_TILES = 8192
-"""Tiles beyond which an exchange is not planned at all, but another sharding taken between."""
+"""An exchange of more tiles is not planned at all; a stop at another sharding replaces it."""
 
 
 Grid = np.ndarray[Any, np.dtype[Any]]
@@ -45,42 +46,42 @@ Kind = Literal["padded", "relabelled", "tiles", "between"]
 
 
 class PlanCandidate(NamedTuple):
-    """One way from a sharding to another."""
+    """One candidate from a sharding to another."""
 
     kind: Kind
     busiest: float
-    "Elements that the busiest device receives: what it takes is time."
+    "Elements that the busiest device receives, which take time."
     received: float
-    "Elements that a device receives, on average over all: what is paid for."
+    "Elements that a device receives, averaged over all devices, which are the price."
     launches: int
     "Collectives."
     between: Sharding | None = None
     relayed: tuple[Relayed, ...] = ()
-    "What is sent in the place of permutes, which grows in steps with the tensor: it is not in the sums."
+    "All-to-alls in the place of permutes. They grow in steps with the tensor, so they are not in the sums."
 
     def seconds(self, dtype: str, options: Options) -> float:
         """Modelled time."""
         return options.alpha * self.launches + options.beta * self.busiest * element_bytes(dtype)
 
     def times(self, others: int) -> PlanCandidate:
-        """The same with dimensions beside it, that move alike, and with all that is sent in the sums."""
+        """The candidate with `others` times as many elements in dimensions that do not change, and with `relayed` in the sums."""
         if others == 1 and not self.relayed:
             return self
         busiest, received, launches = self.busiest * others, self.received * others, self.launches
-        for sent, count in [each.times(others).sent for each in self.relayed]:
-            busiest, received, launches = busiest + sent, received + sent, launches + count
+        for relayed_elements, count in [relay.times(others).sent for relay in self.relayed]:
+            busiest, received, launches = busiest + relayed_elements, received + relayed_elements, launches + count
         return PlanCandidate(self.kind, busiest, received, launches, self.between)
 
 
-def _then(first: PlanCandidate, second: PlanCandidate, between: Sharding | None = None) -> PlanCandidate:
-    """Two ways, one after the other, with a sharding `between` or as one of the padded tensor."""
-    busiest, received = first.busiest + second.busiest, first.received + second.received
+def _then(before: PlanCandidate, after: PlanCandidate, between: Sharding | None = None) -> PlanCandidate:
+    """Two candidates, one after the other, with a stop at `between`, or as a plan of the padded tensor."""
+    busiest, received = before.busiest + after.busiest, before.received + after.received
     kind: Kind = "padded" if between is None else "between"
-    return PlanCandidate(kind, busiest, received, first.launches + second.launches, between, (*first.relayed, *second.relayed))
+    return PlanCandidate(kind, busiest, received, before.launches + after.launches, between, (*before.relayed, *after.relayed))
 
 
 def way_between(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> PlanCandidate:
-    """The way between two shardings without halos and offsets: of the even pair that they are, or the best of an uneven one."""
+    """The candidate between two shardings without halos and offsets: of the even pair, or the best of an uneven one."""
     if is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes):
         way = even_way(shape, dtype, mesh, source, target, options)
         if way is not None:
@@ -90,30 +91,30 @@ def way_between(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: 
 
 @lru_cache(maxsize=1 << 18)
 def best_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> PlanCandidate:
-    """The way of the least modelled time between two shardings without halos and offsets; of equals the first one."""
+    """The candidate of the least modelled time between two shardings without halos and offsets; the first among equals."""
     ways, stops = _ways(shape, dtype, mesh, source, target, options)
     best = min(ways, key=lambda way: way.seconds(dtype, options), default=None)
     for between in stops:
-        most = inf if best is None else best.seconds(dtype, options)
-        if options.beta * element_bytes(dtype) * _least(shape, mesh, source, between, target) >= most:
+        limit = inf if best is None else best.seconds(dtype, options)
+        if options.beta * element_bytes(dtype) * _least(shape, mesh, source, between, target) >= limit:
             continue
-        first = best_way(shape, dtype, mesh, source, between, options)
-        if first.seconds(dtype, options) < most:
-            found = _then(first, best_way(shape, dtype, mesh, between, target, options), between)
-            best = found if found.seconds(dtype, options) < most else best
-    assert best is not None, f"no way from {source} to {target}"
+        to_stop = best_way(shape, dtype, mesh, source, between, options)
+        if to_stop.seconds(dtype, options) < limit:
+            with_stop = _then(to_stop, best_way(shape, dtype, mesh, between, target, options), between)
+            best = with_stop if with_stop.seconds(dtype, options) < limit else best
+    assert best is not None, f"no plan from {source} to {target}"
     return best
 
 
 def _least(shape: Shape, mesh: Mesh, source: Sharding, between: Sharding, target: Sharding) -> float:
-    """Elements that a device receives at least, if it stops at `between`."""
+    """The least elements that a device receives with a stop at `between`."""
     return floor(shape, mesh, source, between).received + floor(shape, mesh, between, target).received
 
 
 def even_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> PlanCandidate | None:
-    """The way between two shardings that divide `shape` evenly, if they are aligned: mostly that without a stop. Where some digit
-    has no dimension to scatter along, or a relabelling costs more than it must, the value may be reduced first along a dimension
-    that the target divides."""
+    """The candidate between two shardings that divide `shape` evenly, if they are aligned: mostly the one without a stop. If a
+    digit has no dimension to scatter along, or a relabelling costs more than it must, the value may be reduced first along a
+    dimension that the target splits."""
     reduced, copied = reduced_axes(source, target)[0], source.copied_axes(mesh)
     direct = _even_leg(mesh, zip(shape, source.split_axes, target.split_axes, strict=True), reduced, copied, options)
     if direct is None or not direct[1]:
@@ -122,41 +123,41 @@ def even_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sha
     for between in reductions(shape, mesh, source, target, reduced):
         if between == target or _least(shape, mesh, source, between, target) > best.busiest:
             continue
-        if first := _even_leg(mesh, zip(shape, source.split_axes, between.split_axes, strict=True), reduced, copied, options):
-            found = _then(first[0].times(1), best_way(shape, dtype, mesh, between, target, options), between)
-            best = min(best, found, key=lambda way: (way.busiest, way.launches if options.alpha else 0, way.received))
+        if to_stop := _even_leg(mesh, zip(shape, source.split_axes, between.split_axes, strict=True), reduced, copied, options):
+            with_stop = _then(to_stop[0].times(1), best_way(shape, dtype, mesh, between, target, options), between)
+            best = min(best, with_stop, key=lambda way: (way.busiest, way.launches if options.alpha else 0, way.received))
     return best
 
 
 def _even_leg(
     mesh: Mesh, dims: Iterable[SplitDim], reduced: Axes, copied: Axes, options: Options
 ) -> tuple[PlanCandidate, bool] | None:
-    """The way without a stop, and whether one may save something."""
-    found = even_price(mesh, dims, reduced, copied, options.permutes(mesh))
-    if found is None:
+    """The candidate without a stop, and whether a stop may save something."""
+    price = even_price(mesh, dims, reduced, copied, options.permutes(mesh))
+    if price is None:
         return None
-    return PlanCandidate("padded", found.busiest, found.average, found.launches, relayed=found.relayed), found.stop
+    return PlanCandidate("padded", price.busiest, price.average, price.launches, relayed=price.relayed), price.stop
 
 
 def _ways(
     shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options
 ) -> tuple[list[PlanCandidate], Iterable[Sharding]]:
-    """All ways without a stop, the simplest first, and the shardings at which one may save something."""
+    """All candidates without a stop, the simplest first, and the shardings at which a stop may save something."""
     reduced, _ = reduced_axes(source, target)
     if reduced:
-        whole = padded_shape(shape, mesh, source.split_axes, target.split_axes)
-        resizes, others = _resized(shape, whole, mesh, source.split_axes, target.split_axes, options), 1
-        found = [_padded(mesh, resizes, even_way(whole, dtype, mesh, source, target, options))]
+        padded_shape_ = padded_shape(shape, mesh, source.split_axes, target.split_axes)
+        resizes, unchanged = _resized(shape, padded_shape_, mesh, source.split_axes, target.split_axes, options), 1
+        candidates = [_padded(mesh, resizes, even_way(padded_shape_, dtype, mesh, source, target, options))]
     else:
-        others, moved = 1, list[SplitDim]()
+        unchanged, changed_dims = 1, list[SplitDim]()
         for size, before, after in zip(shape, source.split_axes, target.split_axes, strict=True):
             if before == after:
-                others *= -(-size // mesh.group_sizes[after])
+                unchanged *= -(-size // mesh.group_sizes[after])
             else:
-                moved.append((size, before, after))
-        found, resizes = _direct(mesh, tuple(sorted(moved)), source.partial_axes, options)
-    ways = [way.times(others) for way in found if way is not None]
-    if found[0] is not None and not resizes:
+                changed_dims.append((size, before, after))
+        candidates, resizes = _direct(mesh, tuple(sorted(changed_dims)), source.partial_axes, options)
+    ways = [way.times(unchanged) for way in candidates if way is not None]
+    if candidates[0] is not None and not resizes:
         return ways, ()
     return ways, reductions(shape, mesh, source, target, reduced) if reduced else replications(source, target)
 
@@ -165,35 +166,35 @@ def _ways(
 def _direct(
     mesh: Mesh, dims: tuple[SplitDim, ...], partial: Axes, options: Options
 ) -> tuple[list[PlanCandidate | None], tuple[Reblock, ...]]:
-    """The ways without a sharding between, the padded one first, and how that changes the lengths of blocks; nothing is reduced.
+    """The candidates without a stop, the padded one first, and how it changes the block lengths. Nothing is reduced.
 
-    `dims` are those that change: with the others, which move alike, all prices grow alike.
+    `dims` are the dimensions that change. The others scale all prices alike.
     """
-    shape, before, after = (tuple(each) for each in zip(*dims, strict=True)) if dims else ((), (), ())
-    whole = padded_shape(shape, mesh, before, after)
-    even = _even_leg(mesh, zip(whole, before, after, strict=True), (), (), options)
-    resized = _resized(shape, whole, mesh, before, after, options)
+    shape, before, after = (tuple(column) for column in zip(*dims, strict=True)) if dims else ((), (), ())
+    padded_shape_ = padded_shape(shape, mesh, before, after)
+    even = _even_leg(mesh, zip(padded_shape_, before, after, strict=True), (), (), options)
+    resized = _resized(shape, padded_shape_, mesh, before, after, options)
     padded = _padded(mesh, resized, even and even[0])
-    found = [padded]
+    candidates = [padded]
     if padded is not None and not options.lists(mesh):
-        return found, resized
+        return candidates, resized
     source, target = (Sharding(mesh.name, split, partial) for split in (before, after))
-    each = tiles_of_a_receiver(mesh, source, target)
-    count = each * mesh.group_size(exchanged_axes(source, target))
-    permutes = each * prod(_fewer_blocks(mesh, dims[dim]) for dim in {step.dim for step in resized})
+    per_receiver = tiles_of_a_receiver(mesh, source, target)
+    count = per_receiver * mesh.group_size(exchanged_axes(source, target))
+    permutes = per_receiver * prod(_fewer_blocks(mesh, dims[dim]) for dim in {step.dim for step in resized})
     if padded is None and (digits := relabelling(mesh, source, target)):
         step = relabel(shape, mesh, source, digits, options.lists(mesh))
-        found.append(_along("relabelled", mesh, [(step, prod(step.shape))]))
+        candidates.append(_along("relabelled", mesh, [(step, prod(step.shape))]))
     if options.lists(mesh) and (
         count <= MOST_TILES if padded is None else count <= MANY_TILES and permutes <= options.permutes(mesh)
     ):
         busiest, received = _received_as_tiles(mesh, dims)
-        found.append(PlanCandidate("tiles", busiest, received, permutes if received else 0))
-    return found, resized
+        candidates.append(PlanCandidate("tiles", busiest, received, permutes if received else 0))
+    return candidates, resized
 
 
 def _padded(mesh: Mesh, resized: tuple[Reblock, ...], even: PlanCandidate | None) -> PlanCandidate | None:
-    """The way by an even pair, of which the way is `even`, if that is aligned, and by the steps that change lengths of blocks."""
+    """The candidate by an even pair, `even` if that is aligned, and by the steps that change block lengths."""
     if even is None:
         return None
     if not resized:
@@ -203,43 +204,46 @@ def _padded(mesh: Mesh, resized: tuple[Reblock, ...], even: PlanCandidate | None
 
 
 def _along(kind: Kind, mesh: Mesh, steps: Sequence[tuple[Step, int]]) -> PlanCandidate:
-    """The way of these steps, each with the elements of the buffer before it."""
-    way = PlanCandidate(kind, 0, 0, 0)
+    """The candidate of these steps, each with the elements of the buffer before it."""
+    candidate = PlanCandidate(kind, 0, 0, 0)
     for step, before in steps:
         if relayed := step.relayed(before):
-            way = way._replace(relayed=(*way.relayed, relayed))
+            candidate = candidate._replace(relayed=(*candidate.relayed, relayed))
         else:
-            busiest, received = way.busiest + step.received(before), way.received + step.total(before, mesh.size) / mesh.size
-            way = way._replace(busiest=busiest, received=received, launches=way.launches + step.collectives)
-    return way
+            busiest, received = (
+                candidate.busiest + step.received(before),
+                candidate.received + step.total(before, mesh.size) / mesh.size,
+            )
+            candidate = candidate._replace(busiest=busiest, received=received, launches=candidate.launches + step.collectives)
+    return candidate
 
 
 def _resized(shape: Shape, whole: Shape, mesh: Mesh, source: Split, target: Split, options: Options) -> tuple[Reblock, ...]:
-    """How the even pair of the tensor padded to `whole` changes the lengths of blocks, before and behind."""
+    """How the even pair of the tensor padded to `whole` changes block lengths, before and after."""
     before, after = reblocks(shape, whole, mesh, source, target, options.lists(mesh))
     return (*before, *after)
 
 
 def _fewer_blocks(mesh: Mesh, dim: SplitDim) -> int:
-    """The blocks of the side that has fewer: as many sizes a tile may have."""
+    """The number of blocks of the side that has fewer, which is the number of tile lengths."""
     return min(mesh.group_size(axes) for axes in dim[1:])
 
 
 def _received_as_tiles(mesh: Mesh, dims: tuple[SplitDim, ...]) -> tuple[float, float]:
-    """Elements that the busiest device receives in an exchange of tiles, and a device on average.
+    """Elements that the busiest device receives in an exchange of tiles, and the average over devices.
 
-    The busiest one wants a whole block, and owns as little of it as any.
+    The busiest device needs a whole block, and owns the least of it.
     """
     if not dims:
         return 0.0, 0.0
-    wanted, most = (prod(each) for each in zip(*[_blocks(mesh, dim) for dim in dims], strict=True))
-    owned, least = (prod(each) for each in zip(*[_owned(mesh, each) for each in _connected(dims)], strict=True))
+    wanted, most = (prod(column) for column in zip(*[_blocks(mesh, dim) for dim in dims], strict=True))
+    owned, least = (prod(column) for column in zip(*[_owned(mesh, group) for group in _connected(dims)], strict=True))
     received = wanted - owned
-    return (most - least, received) if received > 1e-9 * wanted else (0.0, 0.0)  # what is left of equal products is no tile
+    return (most - least, received) if received > 1e-9 * wanted else (0.0, 0.0)  # rounding of equal products is no tile
 
 
 def _blocks(mesh: Mesh, dim: SplitDim) -> tuple[float, int]:
-    """The lengths of the blocks behind, on average and of the longest."""
+    """The lengths of the blocks after: the average and the longest."""
     size, _, after = dim
     count = mesh.group_size(after)
     return size / count, -(-size // count)
@@ -251,7 +255,7 @@ def _connected(dims: tuple[SplitDim, ...]) -> list[tuple[SplitDim, ...]]:
     for dim in dims:
         axes = {*dim[1], *dim[2]}
         members: tuple[SplitDim, ...] = (dim,)
-        for group in [each for each in groups if each[0] & axes]:
+        for group in [group for group in groups if group[0] & axes]:
             groups.remove(group)
             axes, members = axes | group[0], group[1] + members
         groups.append((axes, members))
@@ -260,9 +264,11 @@ def _connected(dims: tuple[SplitDim, ...]) -> list[tuple[SplitDim, ...]]:
 
 @lru_cache(maxsize=1 << 16)
 def _owned(mesh: Mesh, dims: tuple[SplitDim, ...]) -> tuple[float, float]:
-    """Elements that a device owns before and wants after, along `dims`, on average and at least."""
+    """Elements that a device owns before and needs after, along `dims`: the average and the least."""
     axes = [axis for _, before, after in dims for axis in (*before, *after)]
-    if len(set(axes)) == len(axes):  # each pair of blocks is on as many devices, and what they share adds up to the tensor
+    if len(set(axes)) == len(
+        axes
+    ):  # each pair of blocks is on the same number of devices, and their overlaps add up to the tensor
         return prod(size for size, _, _ in dims) / mesh.group_size(axes), prod(_least_owned(mesh, dim) for dim in dims)
     met: Grid = np.ones(())
     wanted: Grid = np.ones(())
@@ -274,7 +280,7 @@ def _owned(mesh: Mesh, dims: tuple[SplitDim, ...]) -> tuple[float, float]:
 
 
 def _least_owned(mesh: Mesh, dim: SplitDim) -> int:
-    """The least that a block before, or all of the dimension, shares with one behind that is as long as any, along axes of its
+    """The fewest elements that a block before, or all of the dimension, shares with a longest block after, along axes of its
     own."""
     size, before, after = dim
     count = mesh.group_size(before)
@@ -284,8 +290,8 @@ def _least_owned(mesh: Mesh, dim: SplitDim) -> int:
 
 
 def _overlaps(mesh: Mesh, axes: list[int], dim: SplitDim) -> tuple[Grid, Grid]:
-    """Elements that the blocks before and after share, and those of the blocks after, by the coordinates along `axes`; 1 long
-    where they do not matter."""
+    """Elements that the blocks before and after share, and elements of the blocks after, by the coordinates along `axes`; length
+    1 along axes that do not matter."""
     low: Grid = np.zeros(())
     length, *sides = dim
     high: Grid = np.full((), length)
@@ -294,8 +300,8 @@ def _overlaps(mesh: Mesh, axes: list[int], dim: SplitDim) -> tuple[Grid, Grid]:
         count = mesh.group_size(side)
         starts = np.minimum(np.arange(count + 1) * -(-length // count), length)
         sizes, order = [mesh.shape[axis] for axis in side], np.argsort(side)
-        wide = [mesh.shape[axis] if axis in side else 1 for axis in axes]
-        first, last = (ends.reshape(sizes).transpose(order).reshape(wide) for ends in (starts[:-1], starts[1:]))
-        low, high, block = np.maximum(low, first), np.minimum(high, last), last - first
+        grid_shape = [mesh.shape[axis] if axis in side else 1 for axis in axes]
+        start, stop = (ends.reshape(sizes).transpose(order).reshape(grid_shape) for ends in (starts[:-1], starts[1:]))
+        low, high, block = np.maximum(low, start), np.minimum(high, stop), stop - start
     shared: Grid = (high - low).clip(0)
     return shared, block

@@ -1,8 +1,8 @@
-"""Resharding where sizes are only known at run time: of the tensor, or of the mesh.
+"""Resharding where sizes of the tensor or of the mesh are only known at run time.
 
-No plan can be weighed without sizes. One mesh axis is resharded after the other, by the collective that moves it: an all-to-all
-to the dimension that wants it next, an all-gather where none does, an all-slice where it is new. Sizes that are not known are
-taken to divide, as the lowering of an all-slice asserts.
+Without sizes no plan can be weighed. Mesh axes are resharded one after the other: by an all-to-all to the dimension that needs
+the axis next, an all-gather if no dimension does, an all-slice if the axis is new. Unknown sizes are assumed to divide, as the
+lowering of an all-slice asserts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def shard_type(whole: ir.RankedTensorType, mesh: Mesh, sharding: Sharding) -> ir
     for size, axes in zip(whole.shape, sharding.padded(whole.rank).split_axes, strict=True):
         count = group_size(mesh, axes)
         if DYNAMIC not in (size, count) and size % count:
-            raise MeshError(f"a dimension of size {size} does not divide by {count} beside sizes that are not known")
+            raise MeshError(f"a dimension of size {size} does not divide by {count} beside unknown sizes")
         shape.append(size if not axes else DYNAMIC if DYNAMIC in (size, count) else size // count)
     return ir.RankedTensorType.get(shape, whole.element_type, whole.encoding)
 
@@ -56,8 +56,8 @@ def _step(value: Value, mesh: Mesh, split: Split, wanted: Split) -> tuple[Value,
         axis = split[dim][-1]
         to = next((at for at, axes in enumerate(split) if wanted[at][: len(axes) + 1] == (*axes, axis)), None)
         if to is not None:
-            moved = build.all_to_all(value, mesh, mesh_axes=[axis], split_axis=to, concat_axis=dim)
-            return moved, _with(_with(split, dim, split[dim][:-1]), to, (*split[to], axis))
+            exchanged = build.all_to_all(value, mesh, mesh_axes=[axis], split_axis=to, concat_axis=dim)
+            return exchanged, _with(_with(split, dim, split[dim][:-1]), to, (*split[to], axis))
     if leaving:
         dim = leaving[0]
         return build.all_gather(value, mesh, mesh_axes=split[dim][-1:], gather_axis=dim), _with(split, dim, split[dim][:-1])
