@@ -31,11 +31,11 @@ from meshbridge.analysis.hlo_communication import communication
 from meshbridge.ir import mlir
 from meshbridge.ir.sharding import Mesh, Sharding, Split, is_even
 from meshbridge.lowering.lower_collectives import LowerCollectives
-from meshbridge.resharding import Bound, Options, Plan, bound, plan
+from meshbridge.resharding import Bound, PlanOptions, ReshardingPlan, bound, plan
 from meshbridge.text import table
 from meshbridge.tools.reshard_trial import program
 
-EXACT = Options(exact=True)
+EXACT = PlanOptions(exact=True)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Case:
         return bound(self.shape, "f32", self.mesh, self.source, self.target)
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> ReshardingPlan:
         return plan(self.shape, "f32", self.mesh, self.source, self.target, EXACT)
 
 
@@ -275,7 +275,7 @@ def memory(cases: list[Case]) -> str:
     return table(lines, left=(0,))
 
 
-def _temporary(found: Plan) -> float:
+def _temporary(found: ReshardingPlan) -> float:
     """Temporary bytes over those of the larger shard."""
     module = program(found)
     LowerCollectives(form="local").run(module)

@@ -19,7 +19,7 @@ from meshbridge.ir.mlir import context
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read import formats
-from meshbridge.resharding import Beside, Objective
+from meshbridge.resharding import Concurrency, Objective
 from meshbridge.resharding.objective import HIDDEN_LAUNCH
 from tests.decide.graphs import graph_of
 from tests.operations.differential import device_mesh
@@ -31,25 +31,25 @@ TERMS, ELSEWHERE = Sharding("m", ((), ()), (0,), "sum"), Sharding("m", ((), (0,)
 
 @pytest.mark.parametrize(("source", "target"), [(SPLIT, WHOLE), (TERMS, WHOLE), (TERMS, SPLIT)])
 def test_gathers_and_reductions_share_a_launch(source: Sharding, target: Sharding) -> None:
-    joining = Objective(launch=1000, joined_bytes=5000).of(Beside(4))
+    joining = Objective(launch=1000, combined_bytes=5000).of(Concurrency(4))
     assert joining.price(MESH, source, target, 80, 1) == 80 + 1000 / 4
     assert joining.price(MESH, source, target, 2500, 1) == 2500 + 1000 / 2, "two of them are all that is joined"
     assert joining.price(MESH, source, target, 9000, 1) == 9000 + 1000
 
 
 def test_an_exchange_starts_by_itself() -> None:
-    assert Objective(launch=1000, joined_bytes=5000).of(Beside(4)).price(MESH, SPLIT, ELSEWHERE, 80, 1) == 80 + 1000
+    assert Objective(launch=1000, combined_bytes=5000).of(Concurrency(4)).price(MESH, SPLIT, ELSEWHERE, 80, 1) == 80 + 1000
 
 
 def test_only_compilers_that_combine_join() -> None:
-    assert objective("h100").joined_bytes == objective("v5e").joined_bytes == JOINED
+    assert objective("h100").combined_bytes == objective("v5e").combined_bytes == JOINED
     for name in ("cpu8", "neutral", "bytes"):
-        assert not objective(name).joined_bytes
+        assert not objective(name).combined_bytes
 
 
 @pytest.mark.parametrize(("source", "target"), [(SPLIT, WHOLE), (TERMS, WHOLE), (TERMS, SPLIT)])
 def test_what_products_hide_costs_a_part(source: Sharding, target: Sharding) -> None:
-    assert Objective(launch=1000).of(Beside(part=0.5)).price(MESH, source, target, 80, 1) == 80 / 2 + 1000 * HIDDEN_LAUNCH
+    assert Objective(launch=1000).of(Concurrency(part=0.5)).price(MESH, source, target, 80, 1) == 80 / 2 + 1000 * HIDDEN_LAUNCH
 
 
 def test_machines_hide_what_they_run_beside_products() -> None:
@@ -93,11 +93,11 @@ def test_early_and_late_tensors_of_a_step() -> None:
     note_beside(graph, objective("h100"), is_small=True)
     square = [tensor for tensor in graph.tensors if tensor.shape == (WIDTH, WIDTH)]
     count = 2 * LAYERS
-    parameters = [tensor for tensor in square if tensor.boundary and tensor.gathered.joined == count + 1]
+    parameters = [tensor for tensor in square if tensor.boundary and tensor.gathered.combined == count + 1]
     assert len(parameters) == count, "which are gathered with one another, and with the batch if it is"
-    assert sum(tensor.reduced.joined >= count for tensor in square) >= count, "gradients are reduced with one another"
+    assert sum(tensor.reduced.combined >= count for tensor in square) >= count, "gradients are reduced with one another"
     products = [graph.tensors[node.results[0]] for node in graph.nodes if node.rule.is_contraction]
-    between = [(tensor.gathered.joined, tensor.reduced.joined) for tensor in products if tensor.shape == (BATCH, WIDTH)]
+    between = [(tensor.gathered.combined, tensor.reduced.combined) for tensor in products if tensor.shape == (BATCH, WIDTH)]
     assert {gathered for gathered, _ in between} == {1}, "activations wait for one another"
     assert min(reduced for _, reduced in between) == 2, "the two products of a layer do not"
 

@@ -262,7 +262,7 @@ def unlisted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(groups, "LISTED_DEVICES", 0)
     monkeypatch.setattr(groups, "SHIFTED_DEVICES", 0)
-    monkeypatch.setattr(resharding.Options, "permutes", lambda self, mesh: int(not groups.names_axes(mesh)))
+    monkeypatch.setattr(resharding.PlanOptions, "permutes", lambda self, mesh: int(not groups.names_axes(mesh)))
     forget()
     yield
     forget()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshbridge.ir.digits import group_index
-from meshbridge.resharding import Plan
+from meshbridge.resharding import ReshardingPlan
 from meshbridge.resharding import steps as s
 from meshbridge.resharding.tiles import TileExchange
 
@@ -36,7 +36,7 @@ def groups(digits: s.Digits, devices: int) -> list[list[int]]:
     return [sorted(group, key=lambda device: group_index(digits, device)) for group in found.values()]
 
 
-def run(plan: Plan, buffers: Buffers) -> Buffers:
+def run(plan: ReshardingPlan, buffers: Buffers) -> Buffers:
     """The buffers after all steps of `plan`."""
     for step in plan.steps:
         buffers = RUN[type(step)](step, buffers)
@@ -180,9 +180,11 @@ def _tiles(step: TileExchange, buffers: Buffers) -> Buffers:
     result = [np.full(step.shape, 88, buffer.dtype) for buffer in buffers]
     for base in groups(step.digits, len(buffers)):
         for tiles in (tiles for each in step.rounds for tiles in each.tiles):
-            for sender, receiver, taken, put in zip(tiles.senders, tiles.receivers, tiles.taken, tiles.put, strict=True):
-                there = tuple(slice(start, start + size) for start, size in zip(put, tiles.shape, strict=True))
-                here = tuple(slice(start, start + size) for start, size in zip(taken, tiles.shape, strict=True))
+            for sender, receiver, read_at, write_at in zip(
+                tiles.senders, tiles.receivers, tiles.read_at, tiles.write_at, strict=True
+            ):
+                there = tuple(slice(start, start + size) for start, size in zip(write_at, tiles.shape, strict=True))
+                here = tuple(slice(start, start + size) for start, size in zip(read_at, tiles.shape, strict=True))
                 result[base[receiver]][there] = buffers[base[sender]][here]
     return result
 

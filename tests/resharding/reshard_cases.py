@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split, local_shape
-from meshbridge.resharding import Plan
+from meshbridge.resharding import ReshardingPlan
 
 Array = np.ndarray[Any, Any]
 
@@ -50,7 +50,7 @@ def shards(whole: Array, mesh: Mesh, sharding: Sharding, fill: float = 77) -> li
     return found
 
 
-def assert_holds(plan: Plan, whole: Array, buffers: list[Array]) -> None:
+def assert_holds(plan: ReshardingPlan, whole: Array, buffers: list[Array]) -> None:
     """Every device holds its shard of `whole` under the plan's target, padding aside."""
     padding = -12345
     for device, (want, got) in enumerate(zip(shards(whole, plan.mesh, plan.target, padding), buffers, strict=True)):

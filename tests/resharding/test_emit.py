@@ -12,7 +12,7 @@ import pytest
 
 from meshbridge.ir import groups, relays
 from meshbridge.ir.sharding import Mesh, Sharding
-from meshbridge.resharding import Options, Plan, bound, plan
+from meshbridge.resharding import PlanOptions, ReshardingPlan, bound, plan
 from meshbridge.resharding import steps as s
 from tests.mesh_axes import needs_mesh_axes
 from tests.resharding.reshard_cases import assert_holds, block, coordinates, shards, splits
@@ -21,13 +21,13 @@ from tests.resharding.xla import program, run_on_xla
 if len(jax.devices("cpu")) < 8:
     pytest.skip("needs XLA_FLAGS=--xla_force_host_platform_device_count=8", allow_module_level=True)
 
-EXACT = Options(exact=True)
+EXACT = PlanOptions(exact=True)
 
-UNLISTED = Options(listed=0)
+UNLISTED = PlanOptions(listed=0)
 """No permute lists devices, as on large meshes."""
 
 
-def check(found: Plan) -> None:
+def check(found: ReshardingPlan) -> None:
     whole = np.arange(np.prod(found.shape)).reshape(found.shape).astype(np.float32)
     assert_holds(found, whole, run_on_xla(found, shards(whole, found.mesh, found.source)))
 
@@ -45,8 +45,10 @@ SPEC = [
 
 
 @pytest.mark.parametrize(("sizes", "shape", "source", "target"), SPEC)
-@pytest.mark.parametrize("options", [Options(), EXACT])
-def test_examples_of_the_spec(sizes: tuple[int, ...], shape: tuple[int, ...], source: str, target: str, options: Options) -> None:
+@pytest.mark.parametrize("options", [PlanOptions(), EXACT])
+def test_examples_of_the_spec(
+    sizes: tuple[int, ...], shape: tuple[int, ...], source: str, target: str, options: PlanOptions
+) -> None:
     mesh = Mesh("m", sizes)
     before, after = (Sharding("m", tuple(map(tuple, eval(text)))) for text in (source, target))
     found = plan(shape, "f32", mesh, before, after, options)
@@ -101,7 +103,7 @@ def test_relabellings_by_all_to_alls(
 ) -> None:
     monkeypatch.setattr(relays, "LAUNCH", 0)
     before, after = (Sharding("m", tuple(map(tuple, eval(text)))) for text in (source, target))
-    found = plan(shape, "f32", Mesh("m", sizes), before, after, Options(alpha=0, listed=0))
+    found = plan(shape, "f32", Mesh("m", sizes), before, after, PlanOptions(alpha=0, listed=0))
     assert [step.collectives for step in found.steps if step.collectives] == counts, found
     assert "collective_permute" not in str(program(found))
     check(found)
@@ -123,7 +125,7 @@ def test_blocks_of_another_length(
     sizes: tuple[int, ...], size: int, source: tuple[int, ...], target: tuple[int, ...], order: tuple[int, ...], listed: int
 ) -> None:
     pair = [Sharding("m", ((), axes)) for axes in (source, target)]
-    found = plan((3, size), "f32", Mesh("m", sizes, device_ids=order), *pair, Options(rounds=1, alpha=0, listed=listed))
+    found = plan((3, size), "f32", Mesh("m", sizes, device_ids=order), *pair, PlanOptions(rounds=1, alpha=0, listed=listed))
     assert any(isinstance(step, s.Reblock) for step in found.steps) or size == 9, found  # of few rows all may be gathered
     check(found)
 
@@ -156,7 +158,7 @@ def test_factors_of_axes() -> None:
     for source, target in itertools.product(splits(mesh, 2), repeat=2):
         free = tuple(axis for axis in range(2) if not any(axis in axes for axes in source))
         given = Sharding("m", source, free)
-        found = plan((16, 16), "f32", mesh, given, Sharding("m", target), Options(alpha=1e-6))
+        found = plan((16, 16), "f32", mesh, given, Sharding("m", target), PlanOptions(alpha=1e-6))
         parts = {type(step) for step in found.steps if type(step) in wanted and not _spells_axes(mesh, step)}
         if parts:
             wanted -= parts

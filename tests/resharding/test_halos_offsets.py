@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.sharding import Mesh, Sharding, Split
-from meshbridge.resharding import Options, Plan, bound, plan
+from meshbridge.resharding import PlanOptions, ReshardingPlan, bound, plan
 from meshbridge.resharding.boxes import buffer_shape
 from tests.resharding.plan_simulator import run
 from tests.resharding.reshard_cases import Array, block, coordinates
@@ -48,7 +48,7 @@ def buffers(whole: Array, mesh: Mesh, sharding: Sharding) -> list[Array]:
     return found
 
 
-def check(found: Plan) -> None:
+def check(found: ReshardingPlan) -> None:
     whole = np.arange(np.prod(found.shape), dtype=np.int64).reshape(found.shape)
     after = run(found, buffers(whole, found.mesh, found.source))
     for want, got in zip(buffers(whole, found.mesh, found.target), after, strict=True):
@@ -62,7 +62,7 @@ def test_a_halo_comes_from_the_neighbours() -> None:
     found = plan((16, 32), "f32", mesh, source, target)
     check(found)
     assert found.collectives == 4
-    exact = plan((16, 32), "f32", mesh, source, target, Options(exact=True))
+    exact = plan((16, 32), "f32", mesh, source, target, PlanOptions(exact=True))
     check(exact)
     assert exact.wire_bytes == bound((16, 32), "f32", mesh, source, target).busiest < found.wire_bytes
 
@@ -127,7 +127,7 @@ def test_any_pair(data: st.DataObject) -> None:
     mesh = Mesh("m", data.draw(st.sampled_from([(2, 2), (2, 3), (4,), (5, 2), (2, 2, 2)])))
     shape = tuple(data.draw(st.lists(st.integers(1, 13), min_size=1, max_size=3)))
     source, target = data.draw(shardings(mesh, shape)), data.draw(shardings(mesh, shape))
-    exact = plan(shape, "f32", mesh, source, target, Options(exact=True))
+    exact = plan(shape, "f32", mesh, source, target, PlanOptions(exact=True))
     check(exact)
     check(plan(shape, "f32", mesh, source, target))
     least = bound(shape, "f32", mesh, source, target)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from meshbridge.ir.sharding import Mesh, Sharding, Split
-from meshbridge.resharding import Options, bound, cost, plan
+from meshbridge.resharding import PlanOptions, bound, cost, plan
 from meshbridge.resharding.check import PlanError
 from meshbridge.resharding.check import check as symbolic_check
 from meshbridge.resharding.tiles import TileExchange
@@ -22,7 +22,7 @@ def check(shape: tuple[int, ...], mesh: Mesh, source: Split, target: Split) -> N
     """Data on every device, for the exact plan, which reaches the bound, and for the default one."""
     before, after = Sharding(mesh.name, source), Sharding(mesh.name, target)
     whole = np.arange(np.prod(shape), dtype=np.int64).reshape(shape)
-    exact, default = (plan(shape, "f32", mesh, before, after, options) for options in (Options(exact=True), Options()))
+    exact, default = (plan(shape, "f32", mesh, before, after, options) for options in (PlanOptions(exact=True), PlanOptions()))
     for found in {exact, default}:
         assert_holds(found, whole, run(found, shards(whole, mesh, found.source)))
     least = bound(shape, "f32", mesh, before, after)
@@ -91,7 +91,7 @@ PARTIAL = [
 @pytest.mark.parametrize(("sizes", "axes", "target"), PARTIAL)
 def test_partial_values_reach_the_bound(sizes: tuple[int, ...], axes: tuple[int, ...], target: Split) -> None:
     mesh, source = Mesh("m", sizes), Sharding("m", ((), ()), axes)
-    exact = plan((96, 192), "f32", mesh, source, Sharding("m", target), Options(exact=True))
+    exact = plan((96, 192), "f32", mesh, source, Sharding("m", target), PlanOptions(exact=True))
     assert exact.total_bytes == pytest.approx(bound((96, 192), "f32", mesh, source, Sharding("m", target)).total)
 
 
@@ -106,7 +106,7 @@ def test_partial_values_of_split_tensors(sizes: tuple[int, ...], shape: tuple[in
         if free:
             axes = tuple(rng.sample(free, rng.randint(1, len(free))))
             pair = Sharding("m", split, axes), Sharding("m", target)
-            found, least = plan(shape, "f32", mesh, *pair, Options(exact=True)), bound(shape, "f32", mesh, *pair)
+            found, least = plan(shape, "f32", mesh, *pair, PlanOptions(exact=True)), bound(shape, "f32", mesh, *pair)
             stays = all(after[: len(before)] == before for before, after in zip(split, target, strict=True))
             assert least.total <= found.total_bytes <= (1 if stays else 1.5) * least.total, found
 
@@ -126,7 +126,7 @@ def test_shards_become_terms_where_they_are(source: Split, kind: str) -> None:
     """Along the innermost axes of a dimension, each device's shard among neutral elements is its term: nothing is sent."""
     mesh, whole = Mesh("m", (2, 2, 2)), np.arange(1, 65).reshape(8, 8)
     pair = Sharding("m", source), Sharding("m", ((), ()), (0,), kind)
-    found = plan((8, 8), "i32", mesh, *pair, Options(check=True))
+    found = plan((8, 8), "i32", mesh, *pair, PlanOptions(check=True))
     after = run(found, shards(whole, mesh, found.source))
     combine = {"sum": np.add, "product": np.multiply, "max": np.maximum, "min": np.minimum, "bitwise_or": np.bitwise_or}[kind]
     for device in range(4):
@@ -147,7 +147,7 @@ def test_a_wrong_plan_is_caught() -> None:
     """A plan with a step left out does not pass symbolic execution."""
     mesh = Mesh("m", (2, 3))
     for shape, source, target in (((12, 12), ((0,), ()), ((), (0,))), ((12, 12), ((0,), (1,)), ((1,), (0,)))):
-        found = plan(shape, "f32", mesh, Sharding("m", source), Sharding("m", target), Options(exact=True))
+        found = plan(shape, "f32", mesh, Sharding("m", source), Sharding("m", target), PlanOptions(exact=True))
         for i, step in enumerate(found.steps):
             steps = found.steps[:i] + found.steps[i + 1 :]
             if isinstance(step, TileExchange):

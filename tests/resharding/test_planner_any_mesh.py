@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshbridge.ir.sharding import Mesh, Sharding
-from meshbridge.resharding import Options, Plan, bound, plan
+from meshbridge.resharding import PlanOptions, ReshardingPlan, bound, plan
 from tests.resharding.plan_simulator import run
 from tests.resharding.reshard_cases import Array, block, coordinates, shards
 
@@ -37,7 +37,7 @@ def terms(whole: Array, mesh: Mesh, sharding: Sharding) -> list[Array]:
     return [by_number[block(mesh, axes, at)][device] for device, at in enumerate(coordinates(mesh))]
 
 
-def check(found: Plan, whole: Array) -> None:
+def check(found: ReshardingPlan, whole: Array) -> None:
     after = run(found, terms(whole, found.mesh, found.source))
     axes, mesh, padding = found.target.partial_axes, found.mesh, -12345
     sums: dict[tuple[int, ...], Array] = {}
@@ -56,8 +56,11 @@ def test_any_pair(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.sampled_from([1, 5, 6, 12, 16, 24]), min_size=1, max_size=3)))
     source, target = data.draw(shardings(mesh, len(shape))), data.draw(shardings(mesh, len(shape)))
     whole = np.random.default_rng(1).integers(0, 99, shape)
-    for options in (Options(), Options(exact=True), Options(alpha=0, rounds=1), Options(listed=0)):
+    for options in (PlanOptions(), PlanOptions(exact=True), PlanOptions(alpha=0, rounds=1), PlanOptions(listed=0)):
         check(plan(shape, "f32", mesh, source, target, options), whole)
     if not source.partial_axes:
-        exact, least = plan(shape, "f32", mesh, source, target, Options(exact=True)), bound(shape, "f32", mesh, source, target)
+        exact, least = (
+            plan(shape, "f32", mesh, source, target, PlanOptions(exact=True)),
+            bound(shape, "f32", mesh, source, target),
+        )
         assert (exact.wire_bytes, exact.total_bytes) == (least.busiest, least.total)

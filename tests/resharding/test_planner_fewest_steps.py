@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from meshbridge.ir.sharding import Mesh, Sharding, Split
-from meshbridge.resharding import Options, bound, plan
+from meshbridge.resharding import PlanOptions, bound, plan
 from tests.resharding.reshard_cases import Array, splits
 
 State = tuple[int | None, ...]
@@ -123,7 +123,7 @@ def _key(state: State) -> tuple[int, ...]:
     ],
 )
 def test_no_plan_at_the_bound_has_fewer_collectives(sizes: tuple[int, ...], shape: tuple[int, ...], sources: int) -> None:
-    mesh, options = Mesh("m", sizes), Options(exact=True, scratch=1 << 40)
+    mesh, options = Mesh("m", sizes), PlanOptions(exact=True, scratch=1 << 40)
     digits = sum(size.bit_length() - 1 for size in sizes)
     every = splits(mesh, len(shape))
     for source in random.Random(0).sample(every, min(sources, len(every))):

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from meshbridge.ir.sharding import Mesh, Sharding, Split
-from meshbridge.resharding import Options, plan
+from meshbridge.resharding import PlanOptions, plan
 from tests.resharding.plan_simulator import run
 from tests.resharding.reshard_cases import assert_holds, shards, splits
 from tests.resharding.xla import compiled
 
-EXACT = Options(exact=True)
+EXACT = PlanOptions(exact=True)
 
 MESHES = [
     ((2, 2), (8, 12)),
@@ -50,14 +50,16 @@ def test_small_tensors_may_hold_more() -> None:
     assert (small.collectives, large.collectives) == (1, 2)
     assert small.peak_bytes > small.peak_bound
     assert large.peak_bytes <= large.peak_bound
-    assert plan((96, 192), "f32", mesh, *pair, Options(scratch=0)).collectives == 2
+    assert plan((96, 192), "f32", mesh, *pair, PlanOptions(scratch=0)).collectives == 2
 
 
 def test_tiles_in_pieces() -> None:
     """The second round's tiles would not fit beside both shards, so they go in two pieces; the data is the same."""
     mesh, whole = Mesh("m", (2, 3)), np.arange(1000 * 1001).reshape(1000, 1001)
     pair = Sharding("m", ((0,), (1,))), Sharding("m", ((1,), (0,)))
-    quick, lean = (plan(whole.shape, "f32", mesh, *pair, options) for options in (Options(exact=True, scratch=1 << 30), EXACT))
+    quick, lean = (
+        plan(whole.shape, "f32", mesh, *pair, options) for options in (PlanOptions(exact=True, scratch=1 << 30), EXACT)
+    )
     assert quick.wire_bytes == lean.wire_bytes
     assert quick.collectives < lean.collectives
     assert quick.peak_bytes > lean.peak_bound >= lean.peak_bytes

@@ -11,15 +11,15 @@ from meshbridge import resharding
 from meshbridge.ir.digits import axis_digits, group_index
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.resharding.candidates import padded_shape
-from meshbridge.resharding.plan import Options
-from meshbridge.resharding.steps import still
-from meshbridge.resharding.uneven import even_way
+from meshbridge.resharding.plan import PlanOptions
+from meshbridge.resharding.steps import fixed_devices
+from meshbridge.resharding.uneven import even_candidate
 from tests.mesh_axes import needs_mesh_axes
 
 MESHES = ((2, 4), (2, 3), (2, 2, 2), (2, 4, 2))
 LARGER = (*MESHES, (8,), (8, 4), (2, 8, 2), (3, 2, 3), (4, 4, 4), (2, 2, 2, 2), (2, 3, 4), (32, 2), (1, 6))
 
-BYTES = Options(alpha=0, scratch=1 << 60, check=False)
+BYTES = PlanOptions(alpha=0, scratch=1 << 60, check=False)
 """Nothing but bytes counts, as when tensors are large."""
 
 
@@ -36,13 +36,13 @@ def _kept(chooser: random.Random, target: Sharding, partial: tuple[int, ...]) ->
     return Sharding(target.mesh, target.split_axes, free)
 
 
-def _agrees(chooser: random.Random, options: Options = BYTES) -> bool:
+def _agrees(chooser: random.Random, options: PlanOptions = BYTES) -> bool:
     """Draws a pair of even shardings and compares; whether they have a common number system."""
     mesh, rank = Mesh("m", chooser.choice(LARGER)), chooser.randint(1, 3)
     sizes = tuple(mesh.size * chooser.choice((1, 2, 3, 64)) for _ in range(rank))
     source, target = (_drawn(chooser, mesh, rank, pending=pending) for pending in (True, False))
     target = _kept(chooser, target, source.partial_axes)
-    way = even_way(sizes, "i8", mesh, source, target, options)
+    way = even_candidate(sizes, "i8", mesh, source, target, options)
     if way is None:
         return False
     sent = resharding.plan(sizes, "i8", mesh, source, target, options).total_bytes / mesh.size
@@ -91,7 +91,7 @@ def test_is_what_the_default_plan_sends(shape: tuple[int, ...], seed: int) -> No
     for _ in range(25):
         sizes = tuple(chooser.choice((1, 3, 4, 6, 8, 12, 16)) for _ in range(chooser.randint(1, 4)))
         source, target = (_drawn(chooser, mesh, len(sizes), pending=pending) for pending in (True, False))
-        fewest, found = (resharding.plan(sizes, "f32", mesh, source, target, options) for options in (BYTES, Options()))
+        fewest, found = (resharding.plan(sizes, "f32", mesh, source, target, options) for options in (BYTES, PlanOptions()))
         padded = padded_shape(sizes, mesh, source.padded(len(sizes)).split_axes, target.padded(len(sizes)).split_axes)
         even = resharding.plan(padded, "f32", mesh, source, target, BYTES)
         given_up = 100 * (fewest.collectives - found.collectives if padded == sizes else even.collectives)
@@ -113,4 +113,4 @@ def test_devices_that_a_relabelling_leaves_alone() -> None:
         mesh = Mesh("m", tuple(chooser.choice((2, 3, 4, 6)) for _ in range(chooser.randint(1, 4))))
         sources, targets = (axis_digits(mesh, tuple(chooser.sample(range(mesh.rank), mesh.rank))) for _ in range(2))
         alone = sum(group_index(sources, device) == group_index(targets, device) for device in range(mesh.size))
-        assert still(sources, targets, mesh.size) == pytest.approx(alone)
+        assert fixed_devices(sources, targets, mesh.size) == pytest.approx(alone)

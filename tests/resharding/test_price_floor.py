@@ -9,7 +9,7 @@ import pytest
 
 from meshbridge import resharding
 from meshbridge.ir.sharding import Mesh, Sharding
-from meshbridge.resharding.uneven import way_between
+from meshbridge.resharding.uneven import candidate_between
 
 MESHES = ((2, 4), (3, 2), (2, 2, 2), (8, 4), (2, 8, 2), (1, 6), (4, 3, 2), (64, 16), (32, 2, 16), (65536,))
 
@@ -36,7 +36,7 @@ def test_no_price_is_below_its_floor(seed: int) -> None:
         floor, is_price, launches = resharding.floor(sizes, mesh, source, target)
         assert floor <= resharding.cost(sizes, "i8", mesh, source, target) * (1 + 1e-9), (sizes, mesh.shape, source, target)
         if is_price:
-            way = way_between(sizes, "i8", mesh, source.padded(rank), target.padded(rank), resharding.Options())
+            way = candidate_between(sizes, "i8", mesh, source.padded(rank), target.padded(rank), resharding.PlanOptions())
             assert floor == pytest.approx(way.received), (sizes, mesh.shape, source, target)
             assert launches in (0, way.launches), (sizes, mesh.shape, source, target)
         told += floor > 0

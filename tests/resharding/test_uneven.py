@@ -15,7 +15,7 @@ from meshbridge.ir.sharding import Mesh, Sharding, Split
 from meshbridge.resharding.exchange import tile_exchange
 from meshbridge.resharding.steps import Permute, Reblock, Rounds, Step
 from meshbridge.resharding.tiles import TileExchange
-from meshbridge.resharding.uneven import MOST_TILES, best_way
+from meshbridge.resharding.uneven import MOST_TILES, best_candidate
 from tests.mesh_axes import needs_mesh_axes
 from tests.resharding.xla import program
 
@@ -35,9 +35,9 @@ def _agree(chooser: random.Random, listed: int = 256) -> None:
     mesh, rank = Mesh("m", chooser.choice(MESHES)), chooser.randint(1, 3)
     shape = (*(chooser.choice((1, 5, 7, 15, 16, 30, 63, 64, 100, 129, 1000)) for _ in range(rank)), 1_000_000_007)
     source, target = (_drawn(chooser, mesh, rank, partial=partial).padded(rank + 1) for partial in (True, False))
-    options = resharding.Options(scratch=1 << 60, listed=listed, check=False)
+    options = resharding.PlanOptions(scratch=1 << 60, listed=listed, check=False)
     found = resharding.plan(shape, "i8", mesh, source, target, options)
-    sent, price = found.total_bytes / mesh.size, best_way(shape, "i8", mesh, source, target, options).received
+    sent, price = found.total_bytes / mesh.size, best_candidate(shape, "i8", mesh, source, target, options).received
     assert price == pytest.approx(sent, rel=1e-9, abs=1e-3), (shape, mesh.shape, source, target, str(found))
 
 
@@ -97,7 +97,7 @@ def test_no_large_exchange_is_drawn() -> None:
 def test_regular_offsets_are_arithmetic(before: Split, after: Split, halos: tuple[int, ...]) -> None:
     """What each device reads and whether it takes part is computed from its number: no table of 64 entries."""
     pair = Sharding("m", before), Sharding("m", after, halo_sizes=halos)
-    found = resharding.plan((50257, 768), "f32", Mesh("m", (8, 8)), *pair, resharding.Options(exact=True))
+    found = resharding.plan((50257, 768), "f32", Mesh("m", (8, 8)), *pair, resharding.PlanOptions(exact=True))
     assert any(isinstance(step, TileExchange) for step in found.steps)
     constants = re.findall(r"stablehlo.constant dense<[\[\"]", str(program(found)))
     assert not constants

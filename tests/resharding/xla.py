@@ -12,13 +12,13 @@ from jaxlib.mlir import ir
 from meshbridge.dialect import build
 from meshbridge.ir.mlir import context, func
 from meshbridge.lowering.lower_collectives import LowerCollectives
-from meshbridge.resharding import Plan, emit
+from meshbridge.resharding import ReshardingPlan, emit
 from meshbridge.runtime import xla
 
 Array = np.ndarray[Any, Any]
 
 
-def program(plan: Plan) -> ir.Module:
+def program(plan: ReshardingPlan) -> ir.Module:
     """A module whose `main` takes the source shard and returns the target shard."""
     with context(), ir.Location.unknown():
         module = ir.Module.create()
@@ -36,7 +36,7 @@ def program(plan: Plan) -> ir.Module:
         return module
 
 
-def compiled(plan: Plan) -> xla.Loaded:
+def compiled(plan: ReshardingPlan) -> xla.Loaded:
     """The lowered program as XLA has compiled it."""
     module = program(plan)
     LowerCollectives(form="local").run(module)
@@ -46,7 +46,7 @@ def compiled(plan: Plan) -> xla.Loaded:
     return xla.compile_module(module, jax.devices("cpu")[: plan.mesh.size])
 
 
-def run_on_xla(plan: Plan, buffers: list[Array]) -> list[Array]:
+def run_on_xla(plan: ReshardingPlan, buffers: list[Array]) -> list[Array]:
     """What every device, in row-major order of the mesh, holds afterwards."""
     order = plan.mesh.ordered_devices()
     devices = jax.devices("cpu")[: plan.mesh.size]

@@ -10,7 +10,7 @@ import pytest
 
 from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.sharding import Mesh, Sharding
-from meshbridge.resharding import Options, plan
+from meshbridge.resharding import PlanOptions, plan
 from meshbridge.resharding.steps import Rounds
 from meshbridge.tools.reshard import run
 from meshbridge.tools.reshard_picture import picture
@@ -76,15 +76,15 @@ RUNS = [
 
 @pytest.mark.skipif(len(jax.devices("cpu")) < 8, reason="needs 8 devices")
 @pytest.mark.parametrize("case", RUNS)
-@pytest.mark.parametrize("options", [Options(), Options(exact=True)])
-def test_it_runs(case: tuple[str, str, str, str], options: Options) -> None:
+@pytest.mark.parametrize("options", [PlanOptions(), PlanOptions(exact=True)])
+def test_it_runs(case: tuple[str, str, str, str], options: PlanOptions) -> None:
     assert "every device holds its shard" in run(*case, True, False, options)
 
 
 @pytest.mark.skipif(len(jax.devices("cpu")) < 8, reason="needs 8 devices")
 def test_a_run_notices_wrong_data() -> None:
     mesh = Mesh("mesh", (2, 4))
-    found = plan((16, 8), "f32", mesh, Sharding("mesh", ((0,), (1,))), Sharding("mesh", ((1,), (0,))), Options(exact=True))
+    found = plan((16, 8), "f32", mesh, Sharding("mesh", ((0,), (1,))), Sharding("mesh", ((1,), (0,))), PlanOptions(exact=True))
     exchange = next(step for step in found.steps if isinstance(step, Rounds))
     wrong = replace(exchange, sources=exchange.sources[1:] + exchange.sources[:1])
     with pytest.raises(MeshError, match="left wrong data"):

@@ -17,7 +17,7 @@ from meshbridge.machines.layout import Placement, place
 from meshbridge.machines.machine import Machine, OptionSet
 from meshbridge.machines.stages import inner_sizes
 from meshbridge.machines.target import Target, has_topology, of_machine
-from meshbridge.resharding import BYTES, Objective, Slowness
+from meshbridge.resharding import BYTES, LinkCost, Objective
 
 MEMORY = 0.1
 """Bytes sent that it costs as much to hold a byte throughout the program: little, so that of plans that send nearly as much, the
@@ -68,14 +68,14 @@ def objective(
     if name in UNNAMED:
         return UNNAMED[name]
     rates = _rates(mesh, of_machine(name, layout)) if mesh is not None and has_topology(name) else None
-    joined_bytes = JOINED if combines(name) else 0.0
+    combined_bytes = JOINED if combines(name) else 0.0
     hidden = dict.fromkeys(device(name, compiler_options).asynchronous, HIDDEN) if hides else {}
     return Objective(
         device(name).link.launch_bytes,
         MEMORY,
         is_thorough=True,
         rates=rates,
-        joined_bytes=joined_bytes,
+        combined_bytes=combined_bytes,
         hidden_gathers=hidden.get("all_gather", 1.0),
         hidden_reductions=hidden.get("reduce_scatter", 1.0),
     )
@@ -170,17 +170,17 @@ class LinkRates:
     placement: Placement
     runs: Mapping[str, Axes]
     "The axes that each of the user's is, by its name."
-    _found: dict[tuple[str, frozenset[str]], Slowness] = field(default_factory=dict)
+    _found: dict[tuple[str, frozenset[str]], LinkCost] = field(default_factory=dict)
 
-    def gathering(self, axes: frozenset[str]) -> Slowness:
+    def gathering(self, axes: frozenset[str]) -> LinkCost:
         """Of gathers and reductions."""
         return self._of("all_gather", axes)
 
-    def exchanging(self, axes: frozenset[str]) -> Slowness:
+    def exchanging(self, axes: frozenset[str]) -> LinkCost:
         """Of all-to-alls."""
         return self._of("all_to_all", axes)
 
-    def _of(self, kind: str, axes: frozenset[str]) -> Slowness:
+    def _of(self, kind: str, axes: frozenset[str]) -> LinkCost:
         if (found := self._found.get((kind, axes))) is None:
             link, across = (
                 self.placement.target.machine.link,
@@ -191,7 +191,7 @@ class LinkRates:
             time = collective_time(kind, 1.0, across, self.placement)
             copying = COPIED / self.placement.target.machine.arranged if kind == "all_to_all" else 0.0
             seconds = (max(time.busy.values()) + copying) / received
-            found = self._found[kind, axes] = Slowness(link.ports * link.rate * seconds, time.latency / link.launch)
+            found = self._found[kind, axes] = LinkCost(link.ports * link.rate * seconds, time.latency / link.launch)
         return found
 
 

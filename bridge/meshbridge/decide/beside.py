@@ -21,7 +21,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 
 from meshbridge.decide.dimension_classes import MOVING
 from meshbridge.decide.graph import Graph, Node
-from meshbridge.resharding import ALONE, Beside, Objective
+from meshbridge.resharding import ALONE, Concurrency, Objective
 
 Scope = tuple[int, ...]
 
@@ -32,11 +32,11 @@ Level = tuple[Scope, int, bool]
 def note_beside(graph: Graph, objective: Objective, *, is_small: bool) -> None:
     """Notes of every tensor, in place, what goes on while it is gathered, and while it is reduced."""
     early, late = _early(graph, MOVING), _late(graph)
-    joined = _joined(graph, _early(graph), late) if is_small and objective.joined_bytes else {}
+    joined = _joined(graph, _early(graph), late) if is_small and objective.combined_bytes else {}
     for index in range(len(graph.tensors)):
         gathers, reductions = joined.get(index, (1, 1))
-        gathered = Beside(gathers, objective.hidden_gathers if early[index] else 1.0)
-        reduced = Beside(reductions, objective.hidden_reductions if late[index] else 1.0)
+        gathered = Concurrency(gathers, objective.hidden_gathers if early[index] else 1.0)
+        reduced = Concurrency(reductions, objective.hidden_reductions if late[index] else 1.0)
         if (gathered, reduced) != (ALONE, ALONE):
             graph.describe(index, gathered=gathered, reduced=reduced)
 

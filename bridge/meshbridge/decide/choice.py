@@ -34,7 +34,7 @@ from meshbridge.ops.option import (
 )
 from meshbridge.ops.rounds import exchanged_bytes
 from meshbridge.ops.rule import Dims, Loop, ShardingRule
-from meshbridge.resharding import ALONE, BYTES, Beside, Objective
+from meshbridge.resharding import ALONE, BYTES, Concurrency, Objective
 
 CONTRACTION_PRICE = 1 / 64
 """Wire bytes that one multiply-add of a contraction on one device costs as much as. An accelerator does about 1,000 of them while
@@ -344,7 +344,7 @@ class Pricing:
         self.work = work
         "How many times CONTRACTION_PRICE and ELEMENT_PRICE it costs to compute again what the annotations share."
         self._devices: dict[int, int] = {}
-        self._objectives: dict[Beside, Objective] = {ALONE: objective}
+        self._objectives: dict[Concurrency, Objective] = {ALONE: objective}
         "By what goes on while a tensor is gathered or reduced."
         self.nothing = EndPrices(((), ""), mesh, lambda _: None)
         "Those of what is no ranked tensor."
@@ -374,20 +374,20 @@ class Pricing:
             found = self._devices[axes] = self.mesh.group_size(axis for axis in range(self.mesh.rank) if axes >> axis & 1)
         return found
 
-    def prices(self, kind: TensorType, pair: Callable[[Sharding], Pair | None], beside: Beside = ALONE) -> EndPrices:
+    def prices(self, kind: TensorType, pair: Callable[[Sharding], Pair | None], beside: Concurrency = ALONE) -> EndPrices:
         """Those of a tensor, by what is resharded at one end of an op to what, and what goes on beside it."""
         return EndPrices(kind, self.mesh, pair, self._objective(beside))
 
-    def arriving(self, kind: TensorType, source: Sharding, beside: Beside = ALONE) -> EndPrices:
+    def arriving(self, kind: TensorType, source: Sharding, beside: Concurrency = ALONE) -> EndPrices:
         """Bytes of resharding a value from `source` to what is needed of it."""
         return _arriving(self.mesh, self._objective(beside), kind, source)
 
-    def leaving(self, kind: TensorType, target: Sharding, share: float = 1.0, beside: Beside = ALONE) -> EndPrices:
+    def leaving(self, kind: TensorType, target: Sharding, share: float = 1.0, beside: Concurrency = ALONE) -> EndPrices:
         """Bytes of resharding a result to `target`; those of a partial one count only for the `share` of the runs after which it
         is reduced."""
         return _leaving(self.mesh, self._objective(beside), kind, target, share)
 
-    def _objective(self, beside: Beside) -> Objective:
+    def _objective(self, beside: Concurrency) -> Objective:
         if (found := self._objectives.get(beside)) is None:
             found = self._objectives[beside] = self.objective.of(beside)
         return found

@@ -24,7 +24,7 @@ from meshbridge.ir.subaxes import parts_of
 from meshbridge.ops.linear import carried_axes
 from meshbridge.ops.option import Option, sharding_of, with_partial, with_split
 from meshbridge.ops.rule import ShardingRule
-from meshbridge.resharding import ALONE, Beside
+from meshbridge.resharding import ALONE, Concurrency
 
 
 @final
@@ -56,9 +56,9 @@ class Tensor:
     "Whether it is an argument or a result of the function: it is not sharded along more axes than propagation found."
     found: frozenset[int] = frozenset()
     "At the boundary, the axes along which the sweeps have split it."
-    gathered: Beside = ALONE
+    gathered: Concurrency = ALONE
     "What goes on while it is gathered, see `beside.py`."
-    reduced: Beside = ALONE
+    reduced: Concurrency = ALONE
     "What goes on while it is reduced."
     _otherwise: dict[Split, Tensor] = field(default_factory=dict, repr=False)
     "The tensors of which the same is known but for the split, by that."

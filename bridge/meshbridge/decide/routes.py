@@ -48,7 +48,7 @@ def refine(graph: Graph, budget: int, objective: Objective) -> None:
     work = _price_of_work(graph, objective.launch)
     if work > 1:
         _note_sharing(graph)
-    if objective.hides or (work > 1 and objective.joined_bytes):
+    if objective.hides or (work > 1 and objective.combined_bytes):
         note_beside(graph, objective, is_small=work > 1)
     propagated, prices = graph.tensors, _memory_prices(graph, objective.memory)
     folded = fold_layers(graph)

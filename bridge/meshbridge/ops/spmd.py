@@ -92,7 +92,7 @@ class SpmdProgram:
         self.mesh = mesh
         self.held: dict[ir.Value, Shard] = {}
         "What the values are shards of that have been made so far."
-        self.resharding = resharding.Options()
+        self.resharding = resharding.PlanOptions()
         "How plans are chosen."
         self.reasons: Reasons | None = None
         "Where the reasons of communication are written down, if anybody wants them."

@@ -10,7 +10,7 @@ from meshbridge.ir.builder import TooLargeError
 from meshbridge.ir.mlir import MeshError, OpError, ir, tensor_type, walk
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import DYNAMIC, Mesh
-from meshbridge.resharding import Options, emit, plan, unknown_sizes
+from meshbridge.resharding import PlanOptions, emit, plan, unknown_sizes
 
 
 @register
@@ -33,14 +33,14 @@ class MeshResharding(Pass):
     name: ClassVar[str] = "mesh-resharding"
     exact: bool = False
     "Insist on the fewest bytes, however many collectives that takes."
-    alpha: float = Options.alpha
+    alpha: float = PlanOptions.alpha
     "Seconds that a collective costs."
-    beta: float = Options.beta
+    beta: float = PlanOptions.beta
     "Seconds that a byte costs."
 
     def run(self, module: ir.Module) -> None:
         """Raises OpError at the annotation of the use where a pair has no plan."""
-        options = Options(alpha=self.alpha, beta=self.beta, exact=self.exact)
+        options = PlanOptions(alpha=self.alpha, beta=self.beta, exact=self.exact)
         meshes = {op.sym_name: op.value for op in module.body.operations if isinstance(op, MeshOp)}
         shardings: dict[ir.Value, ShardingOp] = {}
         annotated: dict[ir.Value, ShardOp] = {}
@@ -59,7 +59,7 @@ class MeshResharding(Pass):
                 _reshard(shardings[definition.sharding], shardings[use.sharding], use, meshes, options)
 
 
-def _reshard(source: ShardingOp, target: ShardingOp, use: ShardOp, meshes: dict[str, Mesh], options: Options) -> None:
+def _reshard(source: ShardingOp, target: ShardingOp, use: ShardOp, meshes: dict[str, Mesh], options: PlanOptions) -> None:
     """Puts the collectives from `source` to `target` before the annotation `use`."""
     op, type_ = use.operation, tensor_type(use.source)
     if type_ is None or source.mesh != target.mesh or source.mesh not in meshes:

@@ -38,7 +38,7 @@ from meshbridge.ops.refused import refuse
 from meshbridge.ops.rule import ShardingRule, shape_of
 from meshbridge.ops.spmd import SpmdProgram, lower_op, mask_padding
 from meshbridge.partition.alike import PartitionTemplate, alike, padded_loops, resharded
-from meshbridge.resharding import Options
+from meshbridge.resharding import PlanOptions
 
 _IS_PARTITIONED = (
     "stands in a program that is not partitioned yet, where only mesh.sharding and mesh.shard may",
@@ -133,7 +133,7 @@ left are results that the program leaves open."""
 class _FunctionPartitioner:
     """Partitions one function in place, as is decided."""
 
-    def __init__(self, decisions: FunctionDecisions, resharding: Options) -> None:
+    def __init__(self, decisions: FunctionDecisions, resharding: PlanOptions) -> None:
         self.decisions = decisions
         self.function = decisions.function
         self.mesh = decisions.mesh

@@ -8,22 +8,27 @@ from __future__ import annotations
 
 from meshbridge.resharding.bound import Bound, bound
 from meshbridge.resharding.emit import emit
-from meshbridge.resharding.objective import ALONE, BYTES, Beside, Objective, Work
-from meshbridge.resharding.plan import Options, Plan
+from meshbridge.resharding.link_costs import LinkCost
+from meshbridge.resharding.objective import ALONE, BYTES, ComputeCosts, Concurrency, Objective
+from meshbridge.resharding.plan import PlanOptions, ReshardingPlan
 from meshbridge.resharding.planner import cost, plan
 from meshbridge.resharding.price import floor
-from meshbridge.resharding.slowness import Slowness
+
+Plan, Options = ReshardingPlan, PlanOptions
+"""The names that these had before."""
 
 __all__ = [
     "ALONE",
     "BYTES",
-    "Beside",
     "Bound",
+    "ComputeCosts",
+    "Concurrency",
+    "LinkCost",
     "Objective",
     "Options",
     "Plan",
-    "Slowness",
-    "Work",
+    "PlanOptions",
+    "ReshardingPlan",
     "bound",
     "cost",
     "emit",

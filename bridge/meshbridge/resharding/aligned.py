@@ -53,7 +53,7 @@ class _Relabelling:
 
     sources: list[Digit] = field(default_factory=list)
     targets: list[Digit] = field(default_factory=list)
-    moved: list[tuple[Position, Position, int]] = field(default_factory=list)
+    exchanged: list[tuple[Position, Position, int]] = field(default_factory=list)
     "Local-to-local paths: the position that becomes local, the one that becomes sharded, the index of their first digit."
     relabelled: Labels = field(default_factory=dict)
     "The labels of the twisted positions after the relabelling alone."
@@ -61,7 +61,7 @@ class _Relabelling:
     def add(self, start: Position | None, digits: list[Digit], end: Position | None, between: list[Position]) -> None:
         """Adds one path; `between` are the positions between two of its digits."""
         if start is not None and end is not None:
-            self.moved.append((start, end, len(self.sources)))
+            self.exchanged.append((start, end, len(self.sources)))
         elif len(digits) == 1:
             return  # a plain gather, or a digit that stays
         self.sources += digits
@@ -83,11 +83,11 @@ def aligned_steps(alignment: Alignment, partial: Digits, unused: Digits, kind: s
     """
     labels: Labels = {position: position.source for position in alignment.positions if position.source is not None}
     goal: Labels = {position: position.target for position in alignment.positions if position.target is not None}
-    entries = entries_of(labels, goal)
+    entries = sliced_positions(labels, goal)
     local = [position for position in alignment.positions if position not in labels]
     if recipe.spread:
         idle = [digit for digit in (*partial, *unused) if digit not in entries.values()]
-        local = with_free_places(local, idle, entries)
+        local = with_free_positions(local, idle, entries)
     buffer = LocalBuffer(local)
     _reduce_and_slice(buffer, entries, partial, kind)
     labels |= entries
@@ -114,7 +114,7 @@ def _gather(buffer: LocalBuffer, labels: Labels, recipe: Recipe) -> None:
         buffer.gather({position: (labels[position],) for position in run})
 
 
-def entries_of(labels: Labels, goal: Labels) -> Labels:
+def sliced_positions(labels: Labels, goal: Labels) -> Labels:
     """For every path that starts at no position: its local end, which is sliced along the first digit of the path."""
     entered = {digit: position for position, digit in goal.items()}
     placed_digits = set(labels.values())
@@ -143,7 +143,7 @@ def _reduce_and_slice(buffer: LocalBuffer, entries: Labels, partial: Digits, kin
     buffer.slice(sliced_after)
 
 
-def with_free_places(local: list[Position], digits: list[Digit], entries: Labels) -> list[Position]:
+def with_free_positions(local: list[Position], digits: list[Digit], entries: Labels) -> list[Position]:
     """Enters each of `digits`, the largest first, at a new position, split off a local remainder that it divides: the remainder
     that has most in common with all digits, the outermost among equals.
 
@@ -167,20 +167,20 @@ def _exchange(buffer: LocalBuffer, labels: Labels, goal: Labels, recipe: Recipe)
     """Brings every digit that the target uses to its position."""
     exchange = links(labels, goal)
     twisted = exchange.twisted
-    if twisted and (not exchange.moved or not recipe.fused or recipe.relayed):
+    if twisted and (not exchange.exchanged or not recipe.fused or recipe.relayed):
         sources, targets = (tuple(listed[i] for i in twisted) for listed in (exchange.sources, exchange.targets))
         buffer.relabel(sources, targets, Relay if recipe.relayed else Permute)
         labels |= exchange.relabelled
         exchange = links(labels, goal)
         twisted = exchange.twisted
-    if not exchange.moved:
+    if not exchange.exchanged:
         return
     if twisted:
-        buffer.rounds(tuple(exchange.sources), tuple(exchange.targets), exchange.moved)
+        buffer.rounds(tuple(exchange.sources), tuple(exchange.targets), exchange.exchanged)
         labels |= exchange.relabelled
     else:
-        buffer.all_to_all([(source, entered, (labels[source],)) for source, entered, _ in exchange.moved])
-    for source, entered_position, _ in exchange.moved:
+        buffer.all_to_all([(source, entered, (labels[source],)) for source, entered, _ in exchange.exchanged])
+    for source, entered_position, _ in exchange.exchanged:
         labels[entered_position] = goal[entered_position]
         del labels[source]
 

@@ -10,7 +10,7 @@ import numpy as np
 from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.resharding.boxes import DimLayout, layout
-from meshbridge.resharding.routes import placed, reduced_axes
+from meshbridge.resharding.routes import reduced_axes, split_to_partial
 from meshbridge.resharding.steps import Shape
 
 
@@ -32,7 +32,7 @@ def bound(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardi
     has a term. Then only the sum over devices has a bound, and the busiest device receives at least its share.
     """
     source, target = source.padded(len(shape)), target.padded(len(shape))
-    source = placed(shape, mesh, source, target) or source
+    source = split_to_partial(shape, mesh, source, target) or source
     before, after = layout(shape, mesh, source), layout(shape, mesh, target)
     size = element_bytes(dtype)
     wanted = _product([_sizes(mesh, dim, dim) for dim in after], mesh)

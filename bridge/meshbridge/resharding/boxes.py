@@ -62,7 +62,7 @@ def buffer_shape(shape: Shape, mesh: Mesh, sharding: Sharding) -> Shape:
     return local_shape(shape, mesh, sharding.split_axes)
 
 
-def lie_alike(shape: Shape, mesh: Mesh, a: Sharding, b: Sharding) -> bool:
+def same_boxes(shape: Shape, mesh: Mesh, a: Sharding, b: Sharding) -> bool:
     """Whether every device holds the same box under both shardings. Partial axes do not matter."""
     if a.halo_sizes or a.offsets or b.halo_sizes or b.offsets:
         return layout(shape, mesh, a) == layout(shape, mesh, b)

@@ -10,8 +10,8 @@ from meshbridge.ir.digits import Digits, axis_digits
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split, is_even, local_shape
 from meshbridge.resharding.aligned import Recipe, aligned_steps
 from meshbridge.resharding.alignment import align
-from meshbridge.resharding.boxes import buffer_shape, layout, lie_alike
-from meshbridge.resharding.exchange import lean, tile_exchange
+from meshbridge.resharding.boxes import buffer_shape, layout, same_boxes
+from meshbridge.resharding.exchange import split_large_tiles, tile_exchange
 from meshbridge.resharding.routes import reduced_axes
 from meshbridge.resharding.steps import (
     AllGather,
@@ -41,15 +41,15 @@ def plans_between(
     if 0 in shape:  # nothing to send or to reduce: a new buffer
         yield (tile_exchange(shape, mesh, source, target),)
         return
-    mask = masks(shape, mesh, source, target)
-    if lie_alike(shape, mesh, source, target) and not reduced:
+    mask = mask_steps(shape, mesh, source, target)
+    if same_boxes(shape, mesh, source, target) and not reduced:
         yield mask
         return
     plain = replace(source, halo_sizes=())
-    if source.halo_sizes and plain.partial_axes == target.partial_axes and lie_alike(shape, mesh, plain, target):
+    if source.halo_sizes and plain.partial_axes == target.partial_axes and same_boxes(shape, mesh, plain, target):
         yield (Crop(buffer_shape(shape, mesh, target), _halo_starts(source)),)
         return
-    if lie_alike(shape, mesh, source, target) and (source.halo_sizes or source.offsets):
+    if same_boxes(shape, mesh, source, target) and (source.halo_sizes or source.offsets):
         start = buffer_shape(shape, mesh, source)
         yield (AllReduce(start, axis_digits(mesh, reduced), source.partial_kind), *mask)
         return
@@ -66,13 +66,13 @@ def plans_between(
             yield (*steps, *mask)
 
 
-def masks(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Steps:
+def mask_steps(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Steps:
     """The step that makes the value partial along the axes that only `target` names."""
     _, masked = reduced_axes(source, target)
     return (Mask(buffer_shape(shape, mesh, target), axis_digits(mesh, masked), target.partial_kind),) if masked else ()
 
 
-def places(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Steps:
+def split_to_partial_steps(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Steps:
     """The steps that make the value partial along axes that split the source and not the target (`split_to_partial`)."""
     steps: list[Step] = []
     buffer = list(buffer_shape(shape, mesh, source))
@@ -88,7 +88,7 @@ def plans_by_tiles(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding,
     memory."""
     exchange = tile_exchange(shape, mesh, source, target, tight)
     yield (exchange,)
-    with_split_tiles = lean(exchange, prod(buffer_shape(shape, mesh, source)))
+    with_split_tiles = split_large_tiles(exchange, prod(buffer_shape(shape, mesh, source)))
     if with_split_tiles.collectives > exchange.collectives:
         yield (with_split_tiles,)
 

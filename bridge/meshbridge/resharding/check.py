@@ -13,17 +13,17 @@ from typing import Any
 from meshbridge.ir.digits import Digit, Digits, axis_digits, group_size
 from meshbridge.ir.sharding import Sharding
 from meshbridge.resharding import steps as s
-from meshbridge.resharding.boxes import buffer_shape, layout, lie_alike
+from meshbridge.resharding.boxes import buffer_shape, layout, same_boxes
 from meshbridge.resharding.check_tiles import check_tiles
-from meshbridge.resharding.factors import Factor, Factors, PlanError, joined, merged, overlap, without
-from meshbridge.resharding.plan import Plan
+from meshbridge.resharding.factors import Factor, Factors, PlanError, merged_digits, merged_factors, overlap, without_digits
+from meshbridge.resharding.plan import ReshardingPlan
 from meshbridge.resharding.steps import Step
 from meshbridge.resharding.tiles import TileExchange
 
 __all__ = ["PlanError", "check"]
 
 
-def check(plan: Plan) -> None:
+def check(plan: ReshardingPlan) -> None:
     """Raises PlanError if the steps of `plan` do not produce every device's target shard from the source shards."""
     if 0 in plan.shape:
         return  # no element can have the wrong position
@@ -34,9 +34,9 @@ def check(plan: Plan) -> None:
             if state.shape != step.shape:
                 raise PlanError(f"{step.text(plan.mesh)} leaves {list(state.shape)}")
         state.expect(plan.target)
-        wanted = joined(axis_digits(plan.mesh, plan.target.partial_axes))
-        if joined(state.partial) != wanted:
-            raise PlanError(f"the result is partial over {joined(state.partial)}, not {wanted}")
+        wanted = merged_digits(axis_digits(plan.mesh, plan.target.partial_axes))
+        if merged_digits(state.partial) != wanted:
+            raise PlanError(f"the result is partial over {merged_digits(state.partial)}, not {wanted}")
     except PlanError as error:
         raise PlanError(f"{error}\nin the plan {plan}") from None
 
@@ -45,7 +45,7 @@ def check(plan: Plan) -> None:
 class _State:
     """Where the elements are: in the shards of a `sharding`, or at positions that only factors describe."""
 
-    plan: Plan
+    plan: ReshardingPlan
     sharding: Sharding | None
     positions: Factors | None
     partial: list[Digit]
@@ -71,7 +71,7 @@ class _State:
         """Checks that the elements are sharded as `sharding`."""
         shape, mesh = self.plan.shape, self.plan.mesh
         if self.positions is None and self.sharding is not None:
-            if not lie_alike(shape, mesh, self.sharding, sharding):
+            if not same_boxes(shape, mesh, self.sharding, sharding):
                 raise PlanError(f"the elements are sharded as {self.sharding}, not {sharding}")
         elif sharding.halo_sizes or sharding.offsets or self.factors.canonical() != Factors.of(shape, mesh, sharding).canonical():
             raise PlanError(f"the elements are not sharded as {sharding}: {self.factors.canonical()}")
@@ -116,7 +116,7 @@ def _resize(step: s.Pad | s.Crop, state: _State) -> None:
 
 
 def _mask(step: s.Mask | s.Place, state: _State) -> None:
-    state.partial = without([*state.partial, *step.digits], ())
+    state.partial = without_digits([*state.partial, *step.digits], ())
 
 
 def _place(step: s.Place, state: _State) -> None:
@@ -138,11 +138,11 @@ def _all_gather(step: s.AllGather, state: _State) -> None:
 def _reduce(step: s.AllReduce, state: _State) -> None:
     if step.kind != state.plan.source.partial_kind:
         raise PlanError(f"a step reduces by {step.kind}")
-    state.partial = without(state.partial, step.digits)
+    state.partial = without_digits(state.partial, step.digits)
 
 
 def _reduce_scatter(step: s.ReduceScatter, state: _State) -> None:
-    state.partial = without(state.partial, step.digits)
+    state.partial = without_digits(state.partial, step.digits)
     state.factors.spread += state.factors.scatter(step.dim, step.digits)
 
 
@@ -179,7 +179,9 @@ def _reblock(step: s.Reblock, state: _State) -> None:
         raise PlanError(f"{step.text(state.plan.mesh)} does not hold all of the dimension")
     if sum(step.pieces) < (count - 1) * min(abs(step.shift), step.before):
         raise PlanError(f"{step.text(state.plan.mesh)} leaves the last device without rows")
-    if merged([*factors.release(step.digits), *factors.dims[dim]]) != merged([Factor(dim, 1, count * step.before)]):
+    if merged_factors([*factors.release(step.digits), *factors.dims[dim]]) != merged_factors(
+        [Factor(dim, 1, count * step.before)]
+    ):
         raise PlanError(f"{step.text(state.plan.mesh)} meets other blocks")
     factors.dims[dim] = [Factor(dim, 1, count * step.shape[dim])]
     factors.spread += factors.scatter(dim, step.digits)

@@ -25,13 +25,13 @@ from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.ir.sharding import Mesh
 from meshbridge.resharding import steps as s
 from meshbridge.resharding.emit_tiles import exchange_tiles
-from meshbridge.resharding.plan import Plan
+from meshbridge.resharding.plan import ReshardingPlan
 from meshbridge.resharding.site import StepSite
 from meshbridge.resharding.steps import Step
 from meshbridge.resharding.tiles import TileExchange
 
 
-def emit(plan: Plan, value: ir.Value, mesh: Mesh, at: Builder | None = None) -> ir.Value:
+def emit(plan: ReshardingPlan, value: ir.Value, mesh: Mesh, at: Builder | None = None) -> ir.Value:
     """Builds the steps of `plan` with the builder `at`, or at the current insertion point.
 
     `value` is the local shard of `plan.source`, the result that of `plan.target`. Raises MeshError if `value` has another shape.

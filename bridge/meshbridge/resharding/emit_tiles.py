@@ -26,10 +26,10 @@ from meshbridge.resharding.tiles import Round, TileExchange, Tiles
 
 def exchange_tiles(step: TileExchange, value: ir.Value, site: StepSite) -> ir.Value:
     """Returns the buffer of the target, with zeros where no tile is written."""
-    return _TileExchange(step, value, site).written()
+    return _TileExchangeEmitter(step, value, site).written()
 
 
-class _TileExchange:
+class _TileExchangeEmitter:
     """The exchange while it is written: the result so far, and the tile that arrived most recently."""
 
     def __init__(self, step: TileExchange, value: ir.Value, site: StepSite) -> None:
@@ -81,7 +81,7 @@ class _TileExchange:
 
     def _read(self, tiles: Tiles, shape: Shape, shift: list[int]) -> ir.Value:
         """Reads a tile of the source. A tile that is sent is read only after the tile before has arrived."""
-        read_at = self.table.offsets(tiles.senders, tiles.taken, shift)
+        read_at = self.table.offsets(tiles.senders, tiles.read_at, shift)
         # Along a dimension that the tile fills, XLA knows the offset to be 0 and would drop the dependence.
         sliced_dims = [dim for dim, size in enumerate(shape_of(self.value)) if shape[dim] < size]
         if self.arrived is not None and sliced_dims:
@@ -90,7 +90,7 @@ class _TileExchange:
 
     def _put(self, tiles: Tiles, shape: Shape, shift: list[int], tile: ir.Value) -> None:
         """Writes `tile` into the result on the devices that receive it."""
-        emit, write_at = self.emit, self.table.offsets(tiles.receivers, tiles.put, shift)
+        emit, write_at = self.emit, self.table.offsets(tiles.receivers, tiles.write_at, shift)
         if len(tiles) < self.table.devices:
             tile = emit.select(self.table.any_of(tiles.receivers), tile, emit.dynamic_cut(self.result, write_at, shape))
         self.result = emit.dynamic_paste(self.result, tile, write_at)

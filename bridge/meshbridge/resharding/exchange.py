@@ -18,7 +18,7 @@ from meshbridge.ir.digits import axis_digits, group_index, numbered
 from meshbridge.ir.sharding import Axes, Mesh, Sharding
 from meshbridge.resharding.boxes import layout
 from meshbridge.resharding.colouring import colour_edges
-from meshbridge.resharding.overlaps import Numbers, Overlaps, expanded, overlaps, sorted_by, whole
+from meshbridge.resharding.overlaps import Numbers, Overlaps, overlaps, ranges, sorted_by, whole_dimension
 from meshbridge.resharding.steps import Shape
 from meshbridge.resharding.tiles import Round, TileExchange, Tiles
 
@@ -33,12 +33,12 @@ def tile_exchange(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, 
     pairs = list(zip(before, after, strict=True))
     dims = tuple(d for d, (a, b) in enumerate(pairs) if a != b or (tight and not a.is_uniform))
     axes = tuple(sorted({axis for d in dims for axis in (*before[d].axes, *after[d].axes)}))
-    met = [overlaps(a, b) if d in dims else whole(b.local) for d, (a, b) in enumerate(pairs)]
+    met = [overlaps(a, b) if d in dims else whole_dimension(b.local) for d, (a, b) in enumerate(pairs)]
     rounds = tuple(_rounds(_TileSearch(mesh, axes, met)))
     return TileExchange(tuple(dim.local for dim in after), source, target, dims, axis_digits(mesh, axes), rounds)
 
 
-def lean(exchange: TileExchange, before: int) -> TileExchange:
+def split_large_tiles(exchange: TileExchange, before: int) -> TileExchange:
     """Splits large tiles into pieces, so that beside both shards there is never more than a buffer of the smaller one.
 
     `before` is the number of elements of the source's buffer.
@@ -49,11 +49,11 @@ def lean(exchange: TileExchange, before: int) -> TileExchange:
         if round_.local or not rounds or round_.volume == before or 2 * round_.volume <= least:
             rounds.append(round_)
         else:
-            rounds += (_cut(tiles, least) for tiles in round_.tiles)
+            rounds += (_in_pieces(tiles, least) for tiles in round_.tiles)
     return replace(exchange, rounds=tuple(rounds))
 
 
-def _cut(tiles: Tiles, most: int) -> Round:
+def _in_pieces(tiles: Tiles, most: int) -> Round:
     """A round of one tile shape, split along the longest dimension: two pieces have `most` elements, or each is one slice."""
     size = max(tiles.shape)
     length = max(1, most // (2 * tiles.volume // size))
@@ -89,7 +89,7 @@ class _TileSearch:
             blocks = self._block(dim.target_axes)[self.receivers]
             count = dim.count[blocks]
             self.receivers, self.entries = np.repeat(self.receivers, count), [np.repeat(e, count) for e in self.entries]
-            self.entries.append(expanded(dim.first[blocks], count))
+            self.entries.append(ranges(dim.first[blocks], count))
         self.volumes: Numbers = np.ones(len(self.receivers), np.int64)
         for dim, entry in zip(self.met, self.entries, strict=True):
             self.volumes = self.volumes * dim.size[entry]
@@ -188,7 +188,7 @@ def _grouped(search: _TileSearch, tiles: Numbers, keys: tuple[Numbers, Numbers],
     order = sorted_by(*columns, search.receivers[tiles])
     tiles, columns = tiles[order], [column[order] for column in columns]
     senders, receivers = search.senders[tiles], search.receivers[tiles]
-    read_at, write_at, sizes = (search.column(name, tiles) for name in ("taken", "put", "size"))
+    read_at, write_at, sizes = (search.column(name, tiles) for name in ("read_at", "write_at", "size"))
     begins_round = _changes(*columns[:2])
     starts = np.flatnonzero(begins_round | _changes(columns[2]))
     round_starts = np.flatnonzero(begins_round[starts]).tolist()

@@ -71,11 +71,11 @@ class Factors:
 
     def canonical(self) -> tuple[tuple[tuple[Factor, ...], ...], tuple[tuple[Factor, Digit], ...]]:
         """The same for all factors that mean the same: adjacent ones that continue each other become one."""
-        return tuple(tuple(merged(factors)) for factors in self.dims), tuple(_merged_spread(self.spread))
+        return tuple(tuple(merged_factors(factors)) for factors in self.dims), tuple(_merged_spread(self.spread))
 
     def reshape(self, shape: Shape) -> None:
         """Sees the buffer in another shape."""
-        waiting = merged(factor for factors in self.dims for factor in factors)[::-1]
+        waiting = merged_factors(factor for factors in self.dims for factor in factors)[::-1]
         self.dims = []
         for size in shape:
             dim_factors: list[Factor] = []
@@ -92,7 +92,7 @@ class Factors:
 
     def scatter(self, dim: int, digits: Digits) -> list[tuple[Factor, Digit]]:
         """Removes the outer factors of `dim`, one for each of `digits`, and returns them with the digits that shard them."""
-        waiting, scattered = merged(self.dims[dim])[::-1], []
+        waiting, scattered = merged_factors(self.dims[dim])[::-1], []
         for digit in digits:
             while digit.radix > 1:
                 if not waiting:
@@ -164,7 +164,7 @@ def overlap(a: Digit, b: Digit) -> bool:
     return a.axis == b.axis and a.stride < b.stride * b.radix and b.stride < a.stride * a.radix
 
 
-def merged(factors: Iterable[Factor]) -> list[Factor]:
+def merged_factors(factors: Iterable[Factor]) -> list[Factor]:
     """Merges adjacent factors that continue each other."""
     result: list[Factor] = []
     for factor in factors:
@@ -192,7 +192,7 @@ def _merged_spread(spread: Sequence[tuple[Factor, Digit]]) -> list[tuple[Factor,
     return merged
 
 
-def without(digits: Iterable[Digit], removed: Digits) -> list[Digit]:
+def without_digits(digits: Iterable[Digit], removed: Digits) -> list[Digit]:
     """Removes the parts of digits in `removed`, each of which must be there."""
     remaining = list(digits)
     for digit in removed:
@@ -206,7 +206,7 @@ def without(digits: Iterable[Digit], removed: Digits) -> list[Digit]:
     return remaining
 
 
-def joined(digits: Iterable[Digit]) -> list[Digit]:
+def merged_digits(digits: Iterable[Digit]) -> list[Digit]:
     """Merges digits that continue each other, and sorts them."""
     ordered = sorted(digits, key=lambda digit: (digit.axis, -digit.stride))
     for above, below in pairwise(list(ordered)):

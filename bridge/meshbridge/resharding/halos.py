@@ -9,10 +9,10 @@ from meshbridge.ir.builder import Builder, shape_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.resharding.boxes import buffer_shape
-from meshbridge.resharding.plan import Options
+from meshbridge.resharding.plan import PlanOptions
 
 
-def grows_halos(source: Sharding, target: Sharding, options: Options) -> bool:
+def grows_halos(source: Sharding, target: Sharding, options: PlanOptions) -> bool:
     """Whether `target` is the plain `source` with halos around it. `exact` plans send less: no element outside of the tensor."""
     return source.is_plain and bool(target.halo_sizes) and replace(target, halo_sizes=()) == source and not options.exact
 

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from meshbridge.ir.sharding import Mesh, Sharding
-from meshbridge.resharding.plan import DEFAULTS, Options
-from meshbridge.resharding.slowness import Rates, exchanges, slowness
+from meshbridge.resharding.link_costs import Rates, exchanges, link_cost
+from meshbridge.resharding.plan import DEFAULTS, PlanOptions
 
 HIDDEN_LAUNCH = 0.5
 """The part of its launch that a collective costs if products can run at the same time.
@@ -19,19 +19,19 @@ with one half. With 1, small parameters are gathered before the loops: 318 ms, a
 on two axes send a quarter more and take 57.0 ms instead of 54.6."""
 
 
-class Beside(NamedTuple):
+class Concurrency(NamedTuple):
     """What runs at the same time as a gather or a reduction of a tensor."""
 
-    joined: int = 1
+    combined: int = 1
     "How many tensors the compiler gathers or reduces in the same launch."
     part: float = 1.0
     "The part of its time that counts: less than 1 if products can run beside it."
 
 
-ALONE = Beside()
+ALONE = Concurrency()
 
 
-class Work(NamedTuple):
+class ComputeCosts(NamedTuple):
     """What one device's arithmetic takes, as bytes on the wire."""
 
     multiply_add: float
@@ -55,23 +55,23 @@ class Objective:
     "Whether deciding also starts from the plan of the fewest bytes, and takes the better result, in twice the time."
     rates: Rates | None = None
     "How much longer collectives take along axes of the mesh; None if all axes are alike."
-    joined_bytes: float = 0.0
+    combined_bytes: float = 0.0
     "The compiler combines independent gathers, or independent reductions, into one launch up to this many bytes; 0 if never."
     hidden_gathers: float = 1.0
     "The part of their time that gathers cost if products can run beside them."
     hidden_reductions: float = 1.0
     "The same for reductions."
-    work: Work | None = None
+    work: ComputeCosts | None = None
     "The price of arithmetic; None for the defaults of `decide.choice`."
-    beside: Beside = ALONE
+    beside: Concurrency = ALONE
     "What runs beside the gathers and reductions that are priced."
 
     @cached_property
-    def planning(self) -> Options:
+    def planning(self) -> PlanOptions:
         """The options for planning. At equal bytes, fewer collectives are always better."""
         return replace(DEFAULTS, alpha=max(DEFAULTS.alpha, self.launch * DEFAULTS.beta))
 
-    def planning_on(self, mesh: Mesh) -> Options:
+    def planning_on(self, mesh: Mesh) -> PlanOptions:
         """The options on a mesh, some axes of which may be slower than others."""
         if self.rates is None:
             return self.planning
@@ -84,7 +84,7 @@ class Objective:
         return replace(self.planning, slowest=tuple(slowest))
 
     @cached_property
-    def pricing(self) -> Options:
+    def pricing(self) -> PlanOptions:
         """The options for plans that are priced and not emitted."""
         return replace(self.planning, check=False)
 
@@ -93,17 +93,17 @@ class Objective:
         launches = collectives * self.launch
         if self.beside is not ALONE and not exchanges(source, target):
             combined, part = self.beside
-            if combined > 1 and self.joined_bytes:
-                launches *= min(1.0, max(1 / combined, size / self.joined_bytes))
+            if combined > 1 and self.combined_bytes:
+                launches *= min(1.0, max(1 / combined, size / self.combined_bytes))
             size *= part
             if part < 1:
                 launches *= HIDDEN_LAUNCH
         if self.rates is None:
             return size + launches
-        slow = slowness(mesh, source, target, self.rates)
+        slow = link_cost(mesh, source, target, self.rates)
         return size * slow.bytes + launches * slow.launch
 
-    def of(self, beside: Beside) -> Objective:
+    def of(self, beside: Concurrency) -> Objective:
         """The objective for gathers or reductions of one tensor."""
         return self if beside == ALONE else replace(self, beside=beside)
 
@@ -127,7 +127,7 @@ class Objective:
     @cached_property
     def _hash(self) -> int:
         hidden = (self.hidden_gathers, self.hidden_reductions)
-        return hash((self.launch, self.memory, self.is_thorough, self.rates, self.joined_bytes, hidden, self.work, self.beside))
+        return hash((self.launch, self.memory, self.is_thorough, self.rates, self.combined_bytes, hidden, self.work, self.beside))
 
     def __hash__(self) -> int:
         """The hash, computed once: prices are looked up by objective."""

@@ -19,15 +19,15 @@ Numbers = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 @dataclass(frozen=True, eq=False)
 class Overlaps:
-    """Entry k: `size[k]` elements that source block `source[k]` holds at index `taken[k]` of its buffer, and the target block
-    needs at index `put[k]`. Target block b has the entries from `first[b]` to `first[b] + count[b]`."""
+    """Entry k: `size[k]` elements that source block `source[k]` holds at index `read_at[k]` of its buffer, and the target block
+    needs at index `write_at[k]`. Target block b has the entries from `first[b]` to `first[b] + count[b]`."""
 
     source_axes: Axes
     target_axes: Axes
     source: Numbers
     size: Numbers
-    taken: Numbers
-    put: Numbers
+    read_at: Numbers
+    write_at: Numbers
     first: Numbers
     count: Numbers
 
@@ -35,37 +35,37 @@ class Overlaps:
 def overlaps(before: DimLayout, after: DimLayout) -> Overlaps:
     """Where the elements that the target's blocks keep come from: the blocks that own them, or themselves if the layouts
     agree."""
-    starts, stops = ends(after.kept)
+    starts, stops = starts_and_stops(after.kept)
     if before == after:
         start_block, stop_block = np.arange(len(starts)), np.arange(len(starts)) + 1
         low, high = starts, stops
     else:
-        low, high = ends(before.owned)
+        low, high = starts_and_stops(before.owned)
         start_block, stop_block = np.searchsorted(high, starts, "right"), np.searchsorted(low, stops, "left")
     block_count = np.where(stops > starts, np.maximum(stop_block - start_block, 0), 0)
     target = np.repeat(np.arange(len(starts)), block_count)
-    source = expanded(start_block, block_count)
+    source = ranges(start_block, block_count)
     begin, end = np.maximum(low[source], starts[target]), np.minimum(high[source], stops[target])
     met = end > begin  # a source block may be empty
     target, source, begin, end = target[met], source[met], begin[met], end[met]
     count = np.bincount(target, minlength=len(starts))
-    taken, put = begin - np.array(before.origin)[source], begin - np.array(after.origin)[target]
-    return Overlaps(before.axes, after.axes, source, end - begin, taken, put, np.cumsum(count) - count, count)
+    read_at, write_at = begin - np.array(before.origin)[source], begin - np.array(after.origin)[target]
+    return Overlaps(before.axes, after.axes, source, end - begin, read_at, write_at, np.cumsum(count) - count, count)
 
 
-def whole(size: int) -> Overlaps:
+def whole_dimension(size: int) -> Overlaps:
     """A dimension that takes no part in the exchange: all of the buffer."""
     zero, ones = np.zeros(1, np.int64), np.ones(1, np.int64)
     return Overlaps((), (), zero, size * ones, zero, zero, zero, ones)
 
 
-def ends(intervals: tuple[Interval, ...]) -> tuple[Numbers, Numbers]:
+def starts_and_stops(intervals: tuple[Interval, ...]) -> tuple[Numbers, Numbers]:
     """Starts and stops of the intervals."""
     pairs = np.array(intervals, np.int64).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]
 
 
-def expanded(first: Numbers, count: Numbers) -> Numbers:
+def ranges(first: Numbers, count: Numbers) -> Numbers:
     """`count[i]` consecutive numbers from `first[i]` on, for every i."""
     before = np.cumsum(count) - count
     numbers: Numbers = np.arange(int(count.sum())) + np.repeat(first - before, count)

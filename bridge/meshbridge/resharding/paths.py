@@ -23,9 +23,9 @@ class Paths:
     radices: list[int]
     axes: list[int]
     "The axis of each digit."
-    held: int
+    source_elements: int
     "Elements of a shard of the source."
-    wanted: int
+    target_elements: int
     "Elements of a shard of the target."
     free: list[int]
     "Per dimension, the part that is local on both sides."
@@ -33,7 +33,7 @@ class Paths:
     "The digits to slice by, with their radices: the first digit of each path that starts at no position and ends at a local one."
     gathered: set[int] = field(default_factory=set)
     "The dimensions of the positions that become local."
-    moved: int = 1
+    exchanged: int = 1
     "The product of the radices of the paths between two local positions."
     leaving: list[Path] = field(default_factory=list)
     "The twisted paths that start at a local position."
@@ -68,8 +68,8 @@ def paths_between(mesh: Mesh, dims: Sequence[SplitDim]) -> Paths | None:
     source: dict[tuple[int, int], int] = {}
     target: dict[tuple[int, int], int] = {}
     for dim, (size, before, after) in enumerate(dims):
-        paths.held *= size // mesh.group_sizes[before]
-        paths.wanted *= size // mesh.group_sizes[after]
+        paths.source_elements *= size // mesh.group_sizes[before]
+        paths.target_elements *= size // mesh.group_sizes[after]
         for labels, axes in ((source, before), (target, after)):
             start = 1
             for axis in axes:
@@ -96,7 +96,7 @@ def _follow(paths: Paths, source: dict[tuple[int, int], int], target: dict[tuple
             if position is None:
                 paths.gathered.add(leaving[start][0])
             else:
-                paths.moved *= radix
+                paths.exchanged *= radix
             paths.leaving += [(radix, length)] if length > 1 else []
         elif position is not None:
             paths.entries[start] = radix

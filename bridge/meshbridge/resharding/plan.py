@@ -15,7 +15,7 @@ from meshbridge.resharding.steps import Reshape, Shape, Slice, Step
 
 
 @dataclass(frozen=True)
-class Options:
+class PlanOptions:
     """How to choose among plans: the one with the least `alpha * collectives + beta * bytes received`.
 
     The defaults describe a slow link (1 GB/s, ten-gigabit Ethernet) and a very fast launch (0.1 microseconds): a collective
@@ -37,8 +37,8 @@ class Options:
     exact: bool = False
     "Insist on the lower bound: alpha only decides between plans of equal bytes."
     scratch: int | None = None
-    """Bytes that a plan may hold beyond `Plan.peak_bound` to save collectives; None is 256 KB, or 0 if `exact`. If every plan
-    holds more, the one that holds least is taken."""
+    """Bytes that a plan may hold beyond `ReshardingPlan.peak_bound` to save collectives; None is 256 KB, or 0 if `exact`. If
+    every plan holds more, the one that holds least is taken."""
     slowest: Axes = ()
     "Axes along which bytes take longer, the slowest first: gathers along them come first, while shards are small."
     check: bool = True
@@ -69,11 +69,11 @@ class Options:
         return self.scratch if self.scratch is not None else 0 if self.exact else 1 << 18
 
 
-DEFAULTS = Options()
+DEFAULTS = PlanOptions()
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReshardingPlan:
     """The steps from a device's shard of `source` to its shard of `target`. All bytes are per device."""
 
     shape: Shape
@@ -137,7 +137,7 @@ class Plan:
         """Number of collective operations."""
         return sum(step.collectives for step in self.steps)
 
-    def seconds(self, options: Options) -> float:
+    def seconds(self, options: PlanOptions) -> float:
         """Modelled time: a step is over when its busiest sender and its busiest receiver are done."""
         return options.alpha * self.collectives + options.beta * max(self.wire_bytes, self.sent_bytes)
 

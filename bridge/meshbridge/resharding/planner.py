@@ -16,30 +16,32 @@ from math import prod
 from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding, is_even
-from meshbridge.resharding.boxes import buffer_shape, lie_alike
+from meshbridge.resharding.boxes import buffer_shape, same_boxes
 from meshbridge.resharding.candidates import (
     in_padding,
-    masks,
+    mask_steps,
     padded_shape,
-    places,
     plans_between,
     plans_by_tiles,
     relabel,
     relabelling,
+    split_to_partial_steps,
 )
 from meshbridge.resharding.check import PlanError, check
 from meshbridge.resharding.exchange import exchanged_axes
 from meshbridge.resharding.objective import BYTES, Objective
-from meshbridge.resharding.plan import DEFAULTS, Options, Plan
+from meshbridge.resharding.plan import DEFAULTS, PlanOptions, ReshardingPlan
 from meshbridge.resharding.price import even_share
-from meshbridge.resharding.routes import placed, reduced_axes, replications, routes
+from meshbridge.resharding.routes import reduced_axes, replications, routes, split_to_partial
 from meshbridge.resharding.steps import Rounds, Shape, Step
 from meshbridge.resharding.tiles import TileExchange
-from meshbridge.resharding.uneven import way_between
+from meshbridge.resharding.uneven import candidate_between
 
 
 @lru_cache(maxsize=65536)
-def plan(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options = DEFAULTS) -> Plan:
+def plan(
+    shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: PlanOptions = DEFAULTS
+) -> ReshardingPlan:
     """The cheapest plan under `options` from `source` to `target` for a tensor of `shape` and MLIR element type `dtype`.
 
     Raises MeshError for shardings that contradict themselves or the shape, and for sizes that are only known at run time.
@@ -54,19 +56,29 @@ def plan(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
             raise MeshError(f"a partial value of kind {sharding.partial_kind} needs integers, found {dtype}")
     source, target = _normal(shape, mesh, source), _normal(shape, mesh, target)
     start = buffer_shape(shape, mesh, source)
-    if (partial_source := placed(shape, mesh, source, target)) is not None:
+    if (partial_source := split_to_partial(shape, mesh, source, target)) is not None:
         following_steps = plan(shape, dtype, mesh, partial_source, target, options).steps
-        return Plan(shape, dtype, mesh, source, target, start, (*places(shape, mesh, source, partial_source), *following_steps))
-    if _goes_by_price(shape, mesh, source, target, options):
-        return Plan(shape, dtype, mesh, source, target, start, _steps_of_best_way(shape, dtype, mesh, source, target, options))
-    plans: list[Plan] = []
+        return ReshardingPlan(
+            shape,
+            dtype,
+            mesh,
+            source,
+            target,
+            start,
+            (*split_to_partial_steps(shape, mesh, source, partial_source), *following_steps),
+        )
+    if _is_priced(shape, mesh, source, target, options):
+        return ReshardingPlan(
+            shape, dtype, mesh, source, target, start, _steps_of_best_candidate(shape, dtype, mesh, source, target, options)
+        )
+    plans: list[ReshardingPlan] = []
     for route in routes(shape, mesh, source, target):
-        grown = prod(buffer_shape(shape, mesh, route[0])) - prod(start)  # what a device must receive on the way
+        grown = prod(buffer_shape(shape, mesh, route[0])) - prod(start)  # what a device must receive on the candidate
         if plans and not options.exact and options.beta * grown * element_bytes(dtype) > plans[0].seconds(options):
             continue
         route_steps = _along(shape, dtype, mesh, source, route, options)
         if route_steps is not None:
-            plans.append(Plan(shape, dtype, mesh, source, target, start, route_steps))
+            plans.append(ReshardingPlan(shape, dtype, mesh, source, target, start, route_steps))
             if len(route) == 1 and _is_unbeatable(plans[-1], options):
                 break
     if not plans:
@@ -74,42 +86,43 @@ def plan(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
     return _cheapest(plans, options)
 
 
-def _goes_by_price(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> bool:
+def _is_priced(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, options: PlanOptions) -> bool:
     """Whether `uneven` has priced all candidates of the pair."""
     if options.exact or 0 in shape or not (source.is_plain and target.is_plain):
         return False
-    return bool(reduced_axes(source, target)[0]) or not lie_alike(shape, mesh, source, target)
+    return bool(reduced_axes(source, target)[0]) or not same_boxes(shape, mesh, source, target)
 
 
-def _steps_of_best_way(
-    shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options
+def _steps_of_best_candidate(
+    shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: PlanOptions
 ) -> tuple[Step, ...]:
     """The steps of the candidate that `uneven` prices lowest."""
-    way = way_between(shape, dtype, mesh, source, target, options)
-    if way.between is not None:
-        legs = ((source, way.between), (way.between, target))
+    candidate = candidate_between(shape, dtype, mesh, source, target, options)
+    if candidate.between is not None:
+        legs = ((source, candidate.between), (candidate.between, target))
         return tuple(step for leg in legs for step in plan(shape, dtype, mesh, *leg, options).steps)
-    if way.kind == "padded":
+    if candidate.kind == "padded":
         padded = padded_shape(shape, mesh, source.split_axes, target.split_axes)
         if padded == shape:
             return _steps_of_even_pair(shape, dtype, mesh, source, target, options)
         steps = plan(padded, dtype, mesh, source, target, options).steps
         return in_padding(shape, padded, mesh, source, target, steps, options.lists(mesh))
-    if way.kind == "tiles":
+    if candidate.kind == "tiles":
         start = buffer_shape(shape, mesh, source)
         exchanges = [
-            Plan(shape, dtype, mesh, source, target, start, steps) for steps in plans_by_tiles(shape, mesh, source, target)
+            ReshardingPlan(shape, dtype, mesh, source, target, start, steps)
+            for steps in plans_by_tiles(shape, mesh, source, target)
         ]
         steps = _cheapest(exchanges, options).steps
     else:
         digits = relabelling(mesh, source, target)
         assert digits is not None
         steps = (relabel(shape, mesh, source, digits, options.lists(mesh)),)
-    return (*steps, *masks(shape, mesh, source, target))
+    return (*steps, *mask_steps(shape, mesh, source, target))
 
 
 def _steps_of_even_pair(
-    shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options
+    shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: PlanOptions
 ) -> tuple[Step, ...]:
     """The steps without a stop. Small tensors may be replicated first along the dimensions that differ, to save collectives."""
     leg = _leg(shape, dtype, mesh, source, target, options)
@@ -122,7 +135,7 @@ def _steps_of_even_pair(
     return _cheapest(plans, options).steps
 
 
-def _is_unbeatable(direct: Plan, options: Options) -> bool:
+def _is_unbeatable(direct: ReshardingPlan, options: PlanOptions) -> bool:
     """Whether no detour can save a byte or a collective."""
     plain = not (direct.source.partial_axes or direct.source.halo_sizes or direct.target.halo_sizes)
     return plain and (options.exact or direct.collectives <= 1)
@@ -137,14 +150,14 @@ def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
     options, size = objective.pricing, element_bytes(dtype)
     if source.is_plain and target.is_plain:
         source, target = source.padded(len(shape)), target.padded(len(shape))
-        source = placed(shape, mesh, source, target) or source
+        source = split_to_partial(shape, mesh, source, target) or source
         if is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes):
             share = even_share(mesh, source, target, options.permutes(mesh))
             if share is not None:
                 received = share.of(prod(shape))
                 return objective.price(mesh, source, target, received.received * size, received.collectives)
-        way = way_between(shape, dtype, mesh, source, target, options)
-        return objective.price(mesh, source, target, way.received * size, way.launches)
+        candidate = candidate_between(shape, dtype, mesh, source, target, options)
+        return objective.price(mesh, source, target, candidate.received * size, candidate.launches)
     best = plan(shape, dtype, mesh, source, target, options)
     return objective.price(mesh, source, target, best.total_bytes / mesh.size, best.collectives)
 
@@ -169,13 +182,13 @@ def _normal(shape: Shape, mesh: Mesh, sharding: Sharding) -> Sharding:
     partial = tuple(axis for axis in sharding.partial_axes if mesh.shape[axis] > 1)
     sharding = replace(sharding, partial_axes=partial) if partial else sharding.without_partial()
     plain = replace(sharding, halo_sizes=(), offsets=())
-    if not lie_alike(shape, mesh, sharding, plain):
+    if not same_boxes(shape, mesh, sharding, plain):
         return sharding
     return replace(plain, split_axes=tuple(tuple(axis for axis in axes if mesh.shape[axis] > 1) for axes in plain.split_axes))
 
 
 def _along(
-    shape: Shape, dtype: str, mesh: Mesh, source: Sharding, route: Sequence[Sharding], options: Options
+    shape: Shape, dtype: str, mesh: Mesh, source: Sharding, route: Sequence[Sharding], options: PlanOptions
 ) -> tuple[Step, ...] | None:
     """The steps of all legs of a route; None if a leg has no plan."""
     steps: list[Step] = []
@@ -189,13 +202,13 @@ def _along(
 
 
 @lru_cache(maxsize=65536)
-def _leg(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Plan | None:
+def _leg(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: PlanOptions) -> ReshardingPlan | None:
     """The cheapest plan from `source` to `target` without a stop."""
     start = buffer_shape(shape, mesh, source)
     candidates = list(plans_between(shape, mesh, source, target, options.lists(mesh), options.slowest))
     if not options.exact:
         candidates = [steps for steps in candidates if _longest_exchange(steps) <= options.permutes(mesh)] or candidates
-    plans = [Plan(shape, dtype, mesh, source, target, start, steps) for steps in candidates]
+    plans = [ReshardingPlan(shape, dtype, mesh, source, target, start, steps) for steps in candidates]
     if (
         options.exact
         and plans
@@ -203,11 +216,11 @@ def _leg(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
         and _could_be_tiles(plans[0], options)
     ):
         tile_steps = plans_by_tiles(shape, mesh, source, target)
-        plans += [Plan(shape, dtype, mesh, source, target, start, steps) for steps in tile_steps]
+        plans += [ReshardingPlan(shape, dtype, mesh, source, target, start, steps) for steps in tile_steps]
     return _cheapest(plans, options) if plans else None
 
 
-def _could_be_tiles(candidate: Plan, options: Options) -> bool:
+def _could_be_tiles(candidate: ReshardingPlan, options: PlanOptions) -> bool:
     """Whether an exchange of tiles does the same, in no more permutes than allowed."""
     plain = not (candidate.source.partial_axes or candidate.target.partial_axes)
     return plain and candidate.mesh.group_size(exchanged_axes(candidate.source, candidate.target)) <= options.permutes(
@@ -215,11 +228,11 @@ def _could_be_tiles(candidate: Plan, options: Options) -> bool:
     )
 
 
-def _is_lean(candidate: Plan, options: Options) -> bool:
+def _is_lean(candidate: ReshardingPlan, options: PlanOptions) -> bool:
     return candidate.peak_bytes <= candidate.peak_bound + options.slack
 
 
-def _cheapest(plans: Sequence[Plan], options: Options) -> Plan:
+def _cheapest(plans: Sequence[ReshardingPlan], options: PlanOptions) -> ReshardingPlan:
     """The best plan within its memory, or the plan that needs least. Among equals, plans without tiles come first: their tables
     are unreadable."""
     if len(plans) == 1:
@@ -245,5 +258,5 @@ def _longest_exchange(steps: Sequence[Step]) -> int:
     return max((step.collectives for step in steps if isinstance(step, Rounds)), default=0)
 
 
-def _complexity(candidate: Plan) -> tuple[int, float, int]:
+def _complexity(candidate: ReshardingPlan) -> tuple[int, float, int]:
     return sum(isinstance(step, TileExchange) for step in candidate.steps), candidate.peak_bytes, len(candidate.steps)

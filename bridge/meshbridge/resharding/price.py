@@ -197,7 +197,7 @@ def _plans(mesh: Mesh, dims: tuple[SplitDim, ...], reduced: Axes, copied: Axes, 
     idle = [number for number in (*partial, *paths.of(copied)) if number not in entries] if reduced else []
     plans = [_received(paths, entries, {}, partial, idle, rounds)]
     if idle:  # they scatter the reduction too, if there is room for them
-        scattered = _in_free_places(paths, idle)
+        scattered = _in_free_positions(paths, idle)
         idle = [number for number in idle if number not in scattered]
         plans.append(_received(paths, entries | scattered, scattered, partial, idle, rounds))
     if not any(plan.relayed for plan in plans):
@@ -205,7 +205,7 @@ def _plans(mesh: Mesh, dims: tuple[SplitDim, ...], reduced: Axes, copied: Axes, 
     return tuple(plans)
 
 
-def _in_free_places(paths: Paths, idle: list[int]) -> dict[int, int]:
+def _in_free_positions(paths: Paths, idle: list[int]) -> dict[int, int]:
     """The digits of `idle` that can scatter a local part, as in `aligned.with_free_positions`, with their radices."""
     free, room, radices = list(paths.free), prod([paths.radices[number] for number in idle]), {}
     for number in sorted(idle, key=lambda number: -paths.radices[number]):
@@ -225,7 +225,7 @@ def _received(
     `idle` are the digits that reduce or hold copies and scatter nothing. A relabelling is fused with an all-to-all if that takes
     at most `rounds` permutes.
     """
-    n: float = paths.held
+    n: float = paths.source_elements
     stop = bool(idle)
     all_reduced_axes = {paths.axes[number] for number in idle if number in partial}
     late = scattered = 1
@@ -241,9 +241,9 @@ def _received(
     reduced = prod([paths.radices[number] for number in partial if paths.axes[number] in all_reduced_axes])
     total += 2 * (n - n / reduced)
     n /= late
-    total += paths.wanted - n
-    launches = (scattered > 1) + (reduced > 1) + (max(1, len(paths.gathered)) if paths.wanted > n else 0)
-    exchanged = paths.moved
+    total += paths.target_elements - n
+    launches = (scattered > 1) + (reduced > 1) + (max(1, len(paths.gathered)) if paths.target_elements > n else 0)
+    exchanged = paths.exchanged
     twisted = paths.twisted(scattered_alone)
     if not twisted:
         total += n - n / exchanged

@@ -26,7 +26,7 @@ def reduced_axes(source: Sharding, target: Sharding) -> tuple[Axes, Axes]:
     return reduced, tuple(axis for axis in target.partial_axes if axis not in still_partial)
 
 
-def placed(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Sharding | None:
+def split_to_partial(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Sharding | None:
     """The sharding that the source becomes without communication on its way to a target that is partial along axes that split the
     source: each device holds its shard among neutral elements. None if the target is not partial along such axes, the reduction
     has no neutral element, or blocks would be uneven."""

@@ -226,7 +226,7 @@ class Permute(CollectiveStep):
         return float(elements)
 
     def total(self, elements: int, devices: int) -> float:
-        return float(elements * (devices - still(self.sources, self.targets, devices)))
+        return float(elements * (devices - fixed_devices(self.sources, self.targets, devices)))
 
     def text(self, mesh: Mesh) -> str:
         return f"permute {describe(mesh, self.sources)} to {describe(mesh, self.targets)}"
@@ -308,7 +308,7 @@ class Rounds(Step):
     def total(self, elements: int, devices: int) -> float:
         # Elements stay only in round 0 of the untwisted positions, on devices whose twisted digits agree.
         twisted = [i for i, pair in enumerate(zip(self.sources, self.targets, strict=True)) if pair[0] != pair[1]]
-        unmoved = still(tuple(self.sources[i] for i in twisted), tuple(self.targets[i] for i in twisted), devices)
+        unmoved = fixed_devices(tuple(self.sources[i] for i in twisted), tuple(self.targets[i] for i in twisted), devices)
         return elements * (devices - unmoved / self.collectives)
 
     def peak(self, before: int, after: int) -> int:
@@ -384,10 +384,10 @@ class Reblock(Step):
         return f"blocks of {self.shape[self.dim]} for {self.before} in dim {self.dim} over {describe(mesh, self.digits)}"
 
 
-def still(sources: Digits, targets: Digits, devices: int) -> float:
+def fixed_devices(sources: Digits, targets: Digits, devices: int) -> float:
     """The number of `devices` that a relabelling leaves in place: in every cycle of digits all values agree."""
     if any(source.radix != target.radix for source, target in zip(sources, targets, strict=True)):
-        return devices * _agreeing(sources, targets) / group_size(sources)
+        return devices * _fixed_numbers(sources, targets) / group_size(sources)
     follow = dict(zip(sources, targets, strict=True))
     share, visited = 1.0, set[Digit]()
     for start in sources:
@@ -400,7 +400,7 @@ def still(sources: Digits, targets: Digits, devices: int) -> float:
     return devices * share
 
 
-def _agreeing(sources: Digits, targets: Digits) -> int:
+def _fixed_numbers(sources: Digits, targets: Digits) -> int:
     """How many device numbers along `sources` equal those along `targets`: where the digits, each times the difference of its two
     weights, add up to 0. The largest digit follows from the others."""
     weights = [{digit: group_size(digits[i + 1 :]) for i, digit in enumerate(digits)} for digits in (sources, targets)]

@@ -24,14 +24,15 @@ from meshbridge.resharding.steps import Shape, Step, describe
 
 @dataclass(frozen=True, eq=False)
 class Tiles:
-    """Boxes of one shape. Entry i moves from device `senders[i]`, at `taken[i]` in its buffer, to `receivers[i]`, at `put[i]`."""
+    """Boxes of one shape. Entry i moves from device `senders[i]`, at `read_at[i]` in its buffer, to `receivers[i]`, at
+    `write_at[i]`."""
 
     shape: Shape
     senders: Numbers
     receivers: Numbers
-    taken: Numbers
-    "One column per dimension; likewise `put`."
-    put: Numbers
+    read_at: Numbers
+    "One column per dimension; likewise `write_at`."
+    write_at: Numbers
 
     def __len__(self) -> int:
         return len(self.senders)

@@ -27,7 +27,7 @@ from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split, is_even
 from meshbridge.resharding.candidates import padded_shape, reblocks, relabel, relabelling
 from meshbridge.resharding.exchange import exchanged_axes, tiles_of_a_receiver
 from meshbridge.resharding.paths import SplitDim
-from meshbridge.resharding.plan import Options
+from meshbridge.resharding.plan import PlanOptions
 from meshbridge.resharding.price import even_price, floor
 from meshbridge.resharding.routes import reduced_axes, reductions, replications
 from meshbridge.resharding.steps import Reblock, Shape, Step
@@ -59,7 +59,7 @@ class PlanCandidate(NamedTuple):
     relayed: tuple[Relayed, ...] = ()
     "All-to-alls in the place of permutes. They grow in steps with the tensor, so they are not in the sums."
 
-    def seconds(self, dtype: str, options: Options) -> float:
+    def seconds(self, dtype: str, options: PlanOptions) -> float:
         """Modelled time."""
         return options.alpha * self.launches + options.beta * self.busiest * element_bytes(dtype)
 
@@ -80,17 +80,21 @@ def _then(before: PlanCandidate, after: PlanCandidate, between: Sharding | None 
     return PlanCandidate(kind, busiest, received, before.launches + after.launches, between, (*before.relayed, *after.relayed))
 
 
-def way_between(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> PlanCandidate:
+def candidate_between(
+    shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: PlanOptions
+) -> PlanCandidate:
     """The candidate between two shardings without halos and offsets: of the even pair, or the best of an uneven one."""
     if is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes):
-        way = even_way(shape, dtype, mesh, source, target, options)
+        way = even_candidate(shape, dtype, mesh, source, target, options)
         if way is not None:
             return way
-    return best_way(shape, dtype, mesh, source, target, options)
+    return best_candidate(shape, dtype, mesh, source, target, options)
 
 
 @lru_cache(maxsize=1 << 18)
-def best_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> PlanCandidate:
+def best_candidate(
+    shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: PlanOptions
+) -> PlanCandidate:
     """The candidate of the least modelled time between two shardings without halos and offsets; the first among equals."""
     ways, stops = _ways(shape, dtype, mesh, source, target, options)
     best = min(ways, key=lambda way: way.seconds(dtype, options), default=None)
@@ -98,9 +102,9 @@ def best_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sha
         limit = inf if best is None else best.seconds(dtype, options)
         if options.beta * element_bytes(dtype) * _least(shape, mesh, source, between, target) >= limit:
             continue
-        to_stop = best_way(shape, dtype, mesh, source, between, options)
+        to_stop = best_candidate(shape, dtype, mesh, source, between, options)
         if to_stop.seconds(dtype, options) < limit:
-            with_stop = _then(to_stop, best_way(shape, dtype, mesh, between, target, options), between)
+            with_stop = _then(to_stop, best_candidate(shape, dtype, mesh, between, target, options), between)
             best = with_stop if with_stop.seconds(dtype, options) < limit else best
     assert best is not None, f"no plan from {source} to {target}"
     return best
@@ -111,7 +115,9 @@ def _least(shape: Shape, mesh: Mesh, source: Sharding, between: Sharding, target
     return floor(shape, mesh, source, between).received + floor(shape, mesh, between, target).received
 
 
-def even_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> PlanCandidate | None:
+def even_candidate(
+    shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: PlanOptions
+) -> PlanCandidate | None:
     """The candidate between two shardings that divide `shape` evenly, if they are aligned: mostly the one without a stop. If a
     digit has no dimension to scatter along, or a relabelling costs more than it must, the value may be reduced first along a
     dimension that the target splits."""
@@ -124,13 +130,13 @@ def even_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sha
         if between == target or _least(shape, mesh, source, between, target) > best.busiest:
             continue
         if to_stop := _even_leg(mesh, zip(shape, source.split_axes, between.split_axes, strict=True), reduced, copied, options):
-            with_stop = _then(to_stop[0].times(1), best_way(shape, dtype, mesh, between, target, options), between)
+            with_stop = _then(to_stop[0].times(1), best_candidate(shape, dtype, mesh, between, target, options), between)
             best = min(best, with_stop, key=lambda way: (way.busiest, way.launches if options.alpha else 0, way.received))
     return best
 
 
 def _even_leg(
-    mesh: Mesh, dims: Iterable[SplitDim], reduced: Axes, copied: Axes, options: Options
+    mesh: Mesh, dims: Iterable[SplitDim], reduced: Axes, copied: Axes, options: PlanOptions
 ) -> tuple[PlanCandidate, bool] | None:
     """The candidate without a stop, and whether a stop may save something."""
     price = even_price(mesh, dims, reduced, copied, options.permutes(mesh))
@@ -140,14 +146,14 @@ def _even_leg(
 
 
 def _ways(
-    shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options
+    shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: PlanOptions
 ) -> tuple[list[PlanCandidate], Iterable[Sharding]]:
     """All candidates without a stop, the simplest first, and the shardings at which a stop may save something."""
     reduced, _ = reduced_axes(source, target)
     if reduced:
         padded_shape_ = padded_shape(shape, mesh, source.split_axes, target.split_axes)
         resizes, unchanged = _resized(shape, padded_shape_, mesh, source.split_axes, target.split_axes, options), 1
-        candidates = [_padded(mesh, resizes, even_way(padded_shape_, dtype, mesh, source, target, options))]
+        candidates = [_padded(mesh, resizes, even_candidate(padded_shape_, dtype, mesh, source, target, options))]
     else:
         unchanged, changed_dims = 1, list[SplitDim]()
         for size, before, after in zip(shape, source.split_axes, target.split_axes, strict=True):
@@ -164,7 +170,7 @@ def _ways(
 
 @lru_cache(maxsize=1 << 16)
 def _direct(
-    mesh: Mesh, dims: tuple[SplitDim, ...], partial: Axes, options: Options
+    mesh: Mesh, dims: tuple[SplitDim, ...], partial: Axes, options: PlanOptions
 ) -> tuple[list[PlanCandidate | None], tuple[Reblock, ...]]:
     """The candidates without a stop, the padded one first, and how it changes the block lengths. Nothing is reduced.
 
@@ -218,7 +224,7 @@ def _along(kind: Kind, mesh: Mesh, steps: Sequence[tuple[Step, int]]) -> PlanCan
     return candidate
 
 
-def _resized(shape: Shape, whole: Shape, mesh: Mesh, source: Split, target: Split, options: Options) -> tuple[Reblock, ...]:
+def _resized(shape: Shape, whole: Shape, mesh: Mesh, source: Split, target: Split, options: PlanOptions) -> tuple[Reblock, ...]:
     """How the even pair of the tensor padded to `whole` changes block lengths, before and after."""
     before, after = reblocks(shape, whole, mesh, source, target, options.lists(mesh))
     return (*before, *after)

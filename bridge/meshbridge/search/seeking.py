@@ -19,7 +19,7 @@ from meshbridge.ir.sharding import Mesh
 from meshbridge.machines.machine import Machine
 from meshbridge.pipeline import PlanVariant
 from meshbridge.plan_variants import FACTORS
-from meshbridge.resharding import Work
+from meshbridge.resharding import ComputeCosts
 from meshbridge.search.asked import Asked, BoundaryPaths
 from meshbridge.search.boundary import LEFT_OPEN, ShardedBoundary, boundary_of, sharded_as
 from meshbridge.search.constraints import Constraints
@@ -363,7 +363,7 @@ def speed(trial: Trial) -> tuple[float, float]:
     return trial.seconds, trial.peak_bytes
 
 
-def _work(machine: Machine, graph: Graph) -> Work:
+def _work(machine: Machine, graph: Graph) -> ComputeCosts:
     """What arithmetic takes on the machine, in bytes of its links: of products of the type that computes most."""
     flops: dict[str, float] = {}
     for node in graph.nodes:
@@ -373,4 +373,4 @@ def _work(machine: Machine, graph: Graph) -> Work:
     dtype = max(flops, key=lambda name: flops[name], default="f32")
     wire = machine.link.ports * machine.link.rate / machine.efficiency
     byte = wire / machine.memory_bandwidth
-    return Work(2 * wire / machine.peak(dtype), byte, byte)
+    return ComputeCosts(2 * wire / machine.peak(dtype), byte, byte)

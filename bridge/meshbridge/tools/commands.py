@@ -21,7 +21,7 @@ from meshbridge.read.formats import Program
 from meshbridge.reports import By, partition_and_report, partition_and_suggest
 from meshbridge.reports.symbolic import formulas
 from meshbridge.resharding.notation import parse_mesh
-from meshbridge.resharding.plan import DEFAULTS, Options
+from meshbridge.resharding.plan import DEFAULTS, PlanOptions
 from meshbridge.tools import (
     arguments,
     compare_commands,
@@ -417,7 +417,7 @@ def reshard(options: argparse.Namespace) -> int:
     arguments.set_defaults(options, alpha=DEFAULTS.alpha, beta=DEFAULTS.beta)
     if options.run:
         arguments.make_devices(parse_mesh(options.mesh).size)
-    costs = Options(alpha=options.alpha, beta=options.beta, exact=exact)
+    costs = PlanOptions(alpha=options.alpha, beta=options.beta, exact=exact)
     console.say(plan_text(options.shape, options.mesh, options.source, options.target, options.run, options.json, costs))
     return 0
 

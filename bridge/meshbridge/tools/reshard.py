@@ -8,14 +8,14 @@ from typing import Any
 from meshbridge.ir.mlir import MeshError
 from meshbridge.resharding.bound import Bound, bound
 from meshbridge.resharding.notation import parse_mesh, parse_shape, parse_sharding, sharding_text
-from meshbridge.resharding.plan import DEFAULTS, Options, Plan
+from meshbridge.resharding.plan import DEFAULTS, PlanOptions, ReshardingPlan
 from meshbridge.resharding.planner import plan
 from meshbridge.text import size_text
 from meshbridge.tools.reshard_picture import picture
 
 
 def run(
-    shape_text: str, mesh_text: str, source_text: str, target_text: str, run: bool, as_json: bool, options: Options = DEFAULTS
+    shape_text: str, mesh_text: str, source_text: str, target_text: str, run: bool, as_json: bool, options: PlanOptions = DEFAULTS
 ) -> str:
     """The command's output. With `run`, the plan is also executed on as many virtual devices and the data compared.
 
@@ -35,7 +35,7 @@ def run(
     return json.dumps(_record(found, least, run), indent=2) if as_json else _report(found, least, run)
 
 
-def _report(found: Plan, least: Bound, ran: bool) -> str:
+def _report(found: ReshardingPlan, least: Bound, ran: bool) -> str:
     received, needed = found.wire_bytes, least.busiest
     ratio = "at the bound" if received <= needed else f"{received / needed:.2f} times" if needed else "needs none"
     lines = [
@@ -52,7 +52,7 @@ def _report(found: Plan, least: Bound, ran: bool) -> str:
     return "\n".join(lines)
 
 
-def _record(found: Plan, least: Bound, ran: bool) -> dict[str, Any]:
+def _record(found: ReshardingPlan, least: Bound, ran: bool) -> dict[str, Any]:
     return {
         "shape": list(found.shape),
         "element_type": found.dtype,
@@ -71,7 +71,7 @@ def _record(found: Plan, least: Bound, ran: bool) -> dict[str, Any]:
     }
 
 
-def _step(found: Plan, number: int) -> dict[str, Any]:
+def _step(found: ReshardingPlan, number: int) -> dict[str, Any]:
     step = found.steps[number]
     return {
         "step": step.text(found.mesh),

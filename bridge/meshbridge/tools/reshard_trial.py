@@ -19,7 +19,7 @@ from meshbridge.ir.sharding import Axes, Mesh, Sharding
 from meshbridge.lowering.lower_collectives import LowerCollectives
 from meshbridge.resharding.boxes import buffer_shape, layout
 from meshbridge.resharding.emit import emit
-from meshbridge.resharding.plan import Plan
+from meshbridge.resharding.plan import ReshardingPlan
 from meshbridge.resharding.steps import Shape
 
 Array = np.ndarray[Any, Any]
@@ -37,7 +37,7 @@ REDUCE: dict[str, np.ufunc] = {
 """Kind of a partial value to what reduces it; an average is divided in the end."""
 
 
-def try_on_devices(plan: Plan) -> None:
+def try_on_devices(plan: ReshardingPlan) -> None:
     """Reshards a tensor of known numbers, a different term on each device where the value is partial.
 
     Raises MeshError if any number comes out wrong, or if there are too few devices.
@@ -52,7 +52,7 @@ def try_on_devices(plan: Plan) -> None:
         raise MeshError("error: the plan ran and left wrong data: this is a bug in the planner")
 
 
-def _terms(plan: Plan, dtype: np.dtype[Any]) -> list[Array]:
+def _terms(plan: ReshardingPlan, dtype: np.dtype[Any]) -> list[Array]:
     """One tensor for each device of a group along the partial axes: small numbers, of which any type holds the reduction."""
     count, numbers = plan.mesh.group_size(plan.source.partial_axes), np.arange(prod(plan.shape)).reshape(plan.shape)
     if not (plan.source.partial_axes or plan.target.partial_axes):
@@ -66,7 +66,7 @@ def _reduced(terms: list[Array], kind: str) -> Array:
     return (whole / len(terms)).astype(whole.dtype) if kind == "average" else whole
 
 
-def _buffers(plan: Plan, terms: list[Array]) -> Iterator[Array]:
+def _buffers(plan: ReshardingPlan, terms: list[Array]) -> Iterator[Array]:
     """The local buffer of every device under the source, ones where it holds nothing."""
     digits = axis_digits(plan.mesh, plan.source.partial_axes)
     for device in range(plan.mesh.size):
@@ -76,7 +76,7 @@ def _buffers(plan: Plan, terms: list[Array]) -> Iterator[Array]:
         yield buffer
 
 
-def _holds(plan: Plan, buffers: Array, whole: Array) -> bool:
+def _holds(plan: ReshardingPlan, buffers: Array, whole: Array) -> bool:
     """Whether the buffers of every group that the target is partial over reduce to its shard of `whole`."""
     axes, kind = plan.target.partial_axes, plan.target.partial_kind
     digits = axis_digits(plan.mesh, axes)
@@ -109,7 +109,7 @@ def _box(shape: Shape, mesh: Mesh, sharding: Sharding, device: int) -> tuple[tup
     return tuple(here), tuple(there)
 
 
-def program(plan: Plan) -> ir.Module:
+def program(plan: ReshardingPlan) -> ir.Module:
     """The plan as the program of one device, stage 4: its argument and result are the local buffers under a dimension of one,
     along which all devices' buffers make one tensor."""
     with mlir.context(), ir.Location.unknown():
@@ -130,11 +130,11 @@ def program(plan: Plan) -> ir.Module:
         return module
 
 
-def _tensor(shape: Shape, plan: Plan) -> ir.RankedTensorType:
+def _tensor(shape: Shape, plan: ReshardingPlan) -> ir.RankedTensorType:
     return ir.RankedTensorType.get(list(shape), ir.Type.parse(plan.dtype))
 
 
-def _boundary(plan: Plan, local: Shape) -> ir.DictAttr:
+def _boundary(plan: ReshardingPlan, local: Shape) -> ir.DictAttr:
     """The tensor of all devices' buffers, one after the other."""
     every: Axes = tuple(range(plan.mesh.rank))
     return ir.DictAttr.get(

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from meshbridge.ir.sharding import Axes, Mesh, Sharding
 
 
-class Slowness(NamedTuple):
+class LinkCost(NamedTuple):
     """How many times longer bytes take than on the machine's own links, and a launch."""
 
     bytes: float = 1.0
@@ -23,23 +23,23 @@ class Rates(Protocol):
     def __hash__(self) -> int:
         """By identity."""
 
-    def gathering(self, axes: frozenset[str]) -> Slowness:
+    def gathering(self, axes: frozenset[str]) -> LinkCost:
         """Of gathers and reductions."""
 
-    def exchanging(self, axes: frozenset[str]) -> Slowness:
+    def exchanging(self, axes: frozenset[str]) -> LinkCost:
         """Of all-to-alls."""
 
 
 @lru_cache(maxsize=1 << 16)
-def slowness(mesh: Mesh, source: Sharding, target: Sharding, rates: Rates) -> Slowness:
+def link_cost(mesh: Mesh, source: Sharding, target: Sharding, rates: Rates) -> LinkCost:
     """The slowness of resharding from `source` to `target`. A sub-axis is as slow as its axis. If there are several collectives,
     the slowest counts."""
     exchanged, gathered = _moved(source, target)
-    cost = Slowness()
+    cost = LinkCost()
     if names := _names(mesh, exchanged):
         cost = rates.exchanging(names)
     if names := _names(mesh, gathered):
-        cost = Slowness(*map(max, cost, rates.gathering(names))) if exchanged else rates.gathering(names)
+        cost = LinkCost(*map(max, cost, rates.gathering(names))) if exchanged else rates.gathering(names)
     return cost
 
 
