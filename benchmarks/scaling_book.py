@@ -30,11 +30,11 @@ from meshbridge.dialect.patterns import keys_of
 from meshbridge.ir.mlir import context
 from meshbridge.ir.sharding import Mesh
 from meshbridge.read import formats
-from meshbridge.search.asked import Asked
-from meshbridge.search.boundary import pasted
+from meshbridge.search.boundary import named_text
 from meshbridge.search.clock import Clock
+from meshbridge.search.mesh_search import SearchResult
+from meshbridge.search.request import SearchRequest
 from meshbridge.search.search import best_of
-from meshbridge.search.seeking import Searched
 from testdata.realistic.llama import llama
 from testdata.scaled import Sizes
 
@@ -63,14 +63,14 @@ class Row:
     """What a search finds on a mesh."""
 
     tensor: int
-    found: Searched
+    found: SearchResult
 
     @property
     def text(self) -> str:
         """Of a table."""
         best = self.found.best
         held = zip(self.found.names.arguments, self.found.boundary.arguments, strict=True)
-        kept = [f"`{keys_of(name)[-1]}` {pasted(split)}" for name, split in held if split and keys_of(name)[-1] in SHOWN]
+        kept = [f"`{keys_of(name)[-1]}` {named_text(split)}" for name, split in held if split and keys_of(name)[-1] in SHOWN]
         return " | ".join(
             (
                 f"{CHIPS // self.tensor} x {self.tensor}",
@@ -90,10 +90,10 @@ def rows(sizes: Sequence[int], seconds: float, layers: int = LAYERS, clock: Cloc
     return [Row(size, _found(exported, size, seconds, clock)) for size in sizes]
 
 
-def _found(exported: jax.export.Exported, tensor: int, seconds: float, clock: Clock) -> Searched:
+def _found(exported: jax.export.Exported, tensor: int, seconds: float, clock: Clock) -> SearchResult:
     mesh = Mesh("mesh", (CHIPS // tensor, tensor), ("data", "model"))
     opened = formats.unpack(exported, context(), (), None, None)
-    return best_of(opened.module, [mesh], Asked(MACHINE, seconds=seconds, clock=clock))
+    return best_of(opened.module, [mesh], SearchRequest(MACHINE, seconds=seconds, clock=clock))
 
 
 def main() -> None:

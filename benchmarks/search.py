@@ -9,8 +9,8 @@ Programs are those of `testdata/realistic`; of an expert's shardings those of in
 the GPT of `gpt4_dp_tp` with so many layers, one after the other, as a program without `lax.scan` has them. `--compile` prints, of
 what is found, the memory that the machine's own compiler allocates beside what was predicted and what there is, and leaves the
 plan as a table in `build/search`; it needs what `make .venv-targets/.ready` installs. `solve, s` are the seconds in which the
-relaxed problem is made and solved: those that there are, at most `meshbridge.search.seeking.MOST_SECONDS`, unless it is solved
-exactly before.
+relaxed problem is made and solved: those that there are, at most `meshbridge.search.mesh_search.MOST_SECONDS`, unless it is
+solved exactly before.
 """
 
 from __future__ import annotations
@@ -119,14 +119,14 @@ def _found(exported: Exported, options: argparse.Namespace) -> SearchedPlan:
     from meshbridge import conversion
     from meshbridge.ir.mlir import context
     from meshbridge.read import formats
-    from meshbridge.search.asked import Asked
     from meshbridge.search.plan import plan_of
+    from meshbridge.search.request import SearchRequest
     from meshbridge.search.search import best_of
 
     opened = formats.unpack(exported, context(), (), None, None)
     clock = time.process_time if options.processor else time.monotonic
-    asked = Asked(options.machine, memory_limit=options.memory, keeps=False, seconds=options.seconds, clock=clock)
-    found = best_of(opened.module, [None], asked)
+    request = SearchRequest(options.machine, memory_limit=options.memory, keeps=False, seconds=options.seconds, clock=clock)
+    found = best_of(opened.module, [None], request)
     return plan_of(found, conversion.convert(replace(opened, module=found.annotated), "sdy"))
 
 

@@ -103,7 +103,7 @@ SAMPLED = frozenset(
         "reports/test_symbolic.py",
         "resharding/test_emit.py",
         "resharding/test_planner.py",
-        "search/test_asked_axes.py",
+        "search/test_request_axes.py",
         "search/test_constraints.py",
         "search/test_search.py",
         "search/test_sharding_problem.py",

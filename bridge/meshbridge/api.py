@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from meshbridge.reports.symbolic import Formulas
     from meshbridge.runtime.compiler_options import Given
     from meshbridge.runtime.pjrt import Executable
+    from meshbridge.search.mesh_search import OnTrial
     from meshbridge.search.plan import SearchedPlan
-    from meshbridge.search.seeking import OnTrial
 
     Source: TypeAlias = Program | Exported | Lowered | ir.Module
     Named: TypeAlias = Mapping[str, Any] | None
@@ -277,15 +277,15 @@ def search(
     from meshbridge.ir.mlir import context
     from meshbridge.read import formats
     from meshbridge.runtime.devices import implied
-    from meshbridge.search import shapes
-    from meshbridge.search.asked import Asked, Fixed
+    from meshbridge.search import mesh_notation
     from meshbridge.search.plan import plan_of
+    from meshbridge.search.request import Fixed, SearchRequest
     from meshbridge.search.search import best_of
 
     opened = formats.unpack(program, context(), arguments, kwargs, platform)
     name = implied(opened.platforms).name if machine is None else machine
-    asked = Asked(
-        shapes.timed(name),
+    request = SearchRequest(
+        mesh_notation.timed(name),
         layout,
         memory_limit,
         tuple(Fixed.of(pattern, spec) for pattern, spec in (fixed or {}).items()),
@@ -295,8 +295,8 @@ def search(
         constraints,
         divides=sub_axes is None,
     )
-    meshes, asked = asked.on(shapes.meshes(mesh) if mesh is not None else [], sub_axes or {})
-    found = best_of(opened.module, meshes, asked, on_trial)
+    meshes, request = request.on(mesh_notation.meshes(mesh) if mesh is not None else [], sub_axes or {})
+    found = best_of(opened.module, meshes, request, on_trial)
     opened = replace(opened, module=found.annotated)
     return plan_of(found, conversion.convert(opened, "sdy"))
 
@@ -521,7 +521,7 @@ def compile(
     from meshbridge.runtime import pjrt, processes
     from meshbridge.runtime.compiler_options import CompilerOptions
 
-    asked = CompilerOptions.of(compiler_options)
+    request = CompilerOptions.of(compiler_options)
     available = tuple(devices if devices is not None else jax.devices())
     with processes.Agreement(available) as agreement:
         opened = _handed_in(formats.unpack(program, context(), arguments, kwargs), local)
@@ -529,9 +529,9 @@ def compile(
             opened = formats.for_platform(opened, jax_devices.platform(available[0]))
         taken = processes.signature(opened.module)
         options.setdefault("machine", jax_devices.of(available).name)
-        how = pipeline.Options(emit="local", compiler_options=asked.chosen, **options)
+        how = pipeline.Options(emit="local", compiler_options=request.chosen, **options)
         partitioning.partition_module(opened.module, how)
-        under = asked.on(jax_devices.machine_of(available, how.machine), explicit=True)
+        under = request.on(jax_devices.machine_of(available, how.machine), explicit=True)
         used = pjrt.devices_for(opened.module, None if devices is None else available, (arguments, kwargs))
         agreement.require(used, opened.module, {"signature": taken, **vars(how), "compiler options": under})
         executable = pjrt.load(opened.planned(how), used, under)

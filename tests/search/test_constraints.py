@@ -24,7 +24,7 @@ from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.ir.mlir import MeshError, context, ir
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read import formats
-from meshbridge.search.seeking import Seeking
+from meshbridge.search.mesh_search import MeshSearch
 
 ATTENTION = """
     import jax, jax.numpy as jnp
@@ -211,7 +211,7 @@ def test_a_source_that_cannot_be_read_is_named_by_the_op(tmp_path: Path) -> None
 
 def test_there_may_be_time_for_what_is_written_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its plan with all of its shardings written may then be the best, of which no trial was made."""
-    monkeypatch.setattr(Seeking, "run", Seeking._take_annotated)
+    monkeypatch.setattr(MeshSearch, "run", MeshSearch._try_annotated)
     plan = find(written(tmp_path / "short.py", textwrap.dedent(ATTENTION).format(scores=NAMED)), constraints=0)
     assert plan.tried == 1
     assert 0 <= plan.bound_seconds <= plan.seconds

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import meshbridge
 from meshbridge.ir.mlir import MeshError
-from meshbridge.search import search, seeking
+from meshbridge.search import mesh_search, search
 from meshbridge.search.trial import Trial
 from testdata.catalogue import build as small
 from testdata.realistic.catalogue import build as realistic
@@ -329,11 +329,11 @@ def test_one_interruption_ends_the_search_on_all_meshes() -> None:
 def test_who_interrupts_before_there_is_a_plan_on_a_further_mesh_gets_that_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     annotated, met = search._annotated, []
 
-    def interrupted(module: Any, mesh: Any, asked: Any) -> Any:
+    def interrupted(module: Any, mesh: Any, request: Any) -> Any:
         met.append(mesh)
         if len(met) > 1:
             raise KeyboardInterrupt
-        return annotated(module, mesh, asked)
+        return annotated(module, mesh, request)
 
     monkeypatch.setattr(search, "_annotated", interrupted)
     assert find(mesh="8", seconds=0.001).mesh == {"x": 8}
@@ -341,14 +341,14 @@ def test_who_interrupts_before_there_is_a_plan_on_a_further_mesh_gets_that_of_th
 
 
 def test_who_interrupts_the_last_step_gets_the_plan_as_it_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    attempt = seeking.attempt
+    attempt = mesh_search.attempt
 
     def interrupted(*arguments: Any) -> Any:
         if arguments[-1] is None:  # as users get it
             raise KeyboardInterrupt
         return attempt(*arguments)
 
-    monkeypatch.setattr(seeking, "attempt", interrupted)
+    monkeypatch.setattr(mesh_search, "attempt", interrupted)
     assert find(seconds=0.001).tried == 1
 
 

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import meshbridge
 from meshbridge.search import clock as clocks
-from meshbridge.search import constraints, seeking
+from meshbridge.search import constraints, mesh_search
 from meshbridge.search.problem import Problem
 from meshbridge.search.solve import Solution, solve
 
@@ -42,8 +42,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """A trial takes 1 s, a plan as users get it 3 s, and the solver what it is given."""
     found = Clock()
     monkeypatch.setattr(clocks, "usual", lambda: found)
-    monkeypatch.setattr(seeking, "attempt", found.taking(seeking.attempt, lambda *arguments: 1.0 if arguments[-1] else 3.0))
-    monkeypatch.setattr(seeking, "solve", found.taking(solved, lambda *_, seconds, **__: seconds))
+    monkeypatch.setattr(
+        mesh_search, "attempt", found.taking(mesh_search.attempt, lambda *arguments: 1.0 if arguments[-1] else 3.0)
+    )
+    monkeypatch.setattr(mesh_search, "solve", found.taking(solved, lambda *_, seconds, **__: seconds))
     monkeypatch.setattr(constraints, "predict", found.taking(constraints.predict, lambda *_: 1.0))
     return found
 
@@ -104,7 +106,9 @@ def test_a_program_of_which_a_trial_takes_most_of_the_time_is_tried_once(clock: 
 def test_the_fastest_plan_is_given_though_its_trial_took_all_the_time(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside what the annotations alone give, which is partitioned as users get it before."""
     tried: list[float] = []
-    monkeypatch.setattr(seeking, "attempt", clock.taking(seeking.attempt, lambda *arguments: 30.0 if arguments[-1] else 0.0))
+    monkeypatch.setattr(
+        mesh_search, "attempt", clock.taking(mesh_search.attempt, lambda *arguments: 30.0 if arguments[-1] else 0.0)
+    )
     plan = find(20.0, fixed={"params/*/q": P()}, on_trial=lambda trial, number: tried.append(trial.seconds))
     assert clock.now > 20
     assert plan.seconds < 0.9 * tried[0]

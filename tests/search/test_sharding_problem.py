@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import meshbridge
 from meshbridge.decide.graph import Tensor
-from meshbridge.search import seeking
+from meshbridge.search import mesh_search
 from meshbridge.search.clock import Work
 from meshbridge.search.sharding_problem import Form, ShardingProblem
 from meshbridge.search.solve import solve
@@ -24,9 +24,9 @@ from testdata.catalogue import build
 @pytest.mark.parametrize("name", ["mlp_ws2d", "vocab_ce", "graph", "cp_attn_fwd", "recommender"])
 def test_no_plan_costs_less_than_the_bound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[float, float]] = []
-    least_part = seeking.Seeking.least_part
+    lower_bound_share = mesh_search.MeshSearch.lower_bound_share
 
-    def spied(sought: seeking.Seeking, best: Trial) -> float:
+    def spied(sought: mesh_search.MeshSearch, best: Trial) -> float:
         free, pricing = sought.free, sought.pricing
         prices = [free.priced(plan.tensors, pricing).total for plan in sought.plans.values()]
         prices += [free.priced(start, pricing).total for start in free.starts()]
@@ -36,9 +36,9 @@ def test_no_plan_costs_less_than_the_bound(name: str, monkeypatch: pytest.Monkey
             assert inside.total <= (1 + 1e-9) * free.priced(plan.tensors, pricing).total
             prices.append(inside.total)
         seen.append((sought.bound, min(prices)))
-        return least_part(sought, best)
+        return lower_bound_share(sought, best)
 
-    monkeypatch.setattr(seeking.Seeking, "least_part", spied)
+    monkeypatch.setattr(mesh_search.MeshSearch, "lower_bound_share", spied)
     meshbridge.search(build(name).export(), machine="h100", keep_annotations=False, seconds=1.0)
     ((bound, least),) = seen
     assert 0 < bound <= least * (1 + 1e-9)
@@ -49,7 +49,7 @@ def test_no_op_costs_more_in_the_problem_than_in_a_plan(name: str, monkeypatch: 
     """In all plans that a search begins with: axes of a mesh split dimensions in either order, of ops with many loops too."""
     compared: list[int] = []
 
-    def spied(sought: seeking.Seeking) -> list[Tensor]:
+    def spied(sought: mesh_search.MeshSearch) -> list[Tensor]:
         free, pricing = sought.free, sought.pricing
         problem = ShardingProblem(replace(free.folded, pricing=pricing), pricing, free.axes)
         for start in islice(free.starts(), 0, None, 3):
@@ -61,7 +61,7 @@ def test_no_op_costs_more_in_the_problem_than_in_a_plan(name: str, monkeypatch: 
                     compared.append(index)
         return free.folded.tensors
 
-    monkeypatch.setattr(seeking.Seeking, "relaxed", spied)
+    monkeypatch.setattr(mesh_search.MeshSearch, "relaxed", spied)
     meshbridge.search(build(name).export(), machine="h100", keep_annotations=False, seconds=0.1)
     assert len(compared) > 1000
 
@@ -94,7 +94,7 @@ def test_what_ops_of_different_frequency_read_is_gathered_as_often_as_by_the_mos
     """Three like products are folded into one that runs three times; they and another one read rows, and need all of them."""
     seen: list[tuple[float, float]] = []
 
-    def spied(sought: seeking.Seeking) -> list[Tensor]:
+    def spied(sought: mesh_search.MeshSearch) -> list[Tensor]:
         relaxed = ShardingProblem(replace(sought.free.folded, pricing=sought.pricing), sought.pricing, sought.free.axes)
         found = solve(relaxed.problem(), seconds=5.0, clock=Work())
         seen.append((found.cost, sought.free.priced(relaxed.tensors(found.chosen), sought.pricing).total))
@@ -106,7 +106,7 @@ def test_what_ops_of_different_frequency_read_is_gathered_as_often_as_by_the_mos
     def matrix(*shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, jnp.float32)
 
-    monkeypatch.setattr(seeking.Seeking, "relaxed", spied)
+    monkeypatch.setattr(mesh_search.MeshSearch, "relaxed", spied)
     arguments = matrix(64, 512), [matrix(512, 4096)] * 3, matrix(512, 8192)
     fixed = {"rows": P("x"), "alike/*": P(None, "x"), "other": P(None, "x"), "result/**": P(None, "x")}
     meshbridge.search(jax.jit(products), *arguments, mesh={"x": 8}, machine="h100", fixed=fixed, seconds=0.1)

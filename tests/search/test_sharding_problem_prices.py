@@ -12,7 +12,7 @@ import pytest
 
 import meshbridge
 from meshbridge.decide.graph import Tensor
-from meshbridge.search import seeking
+from meshbridge.search import mesh_search
 from meshbridge.search.boundary import ends
 from meshbridge.search.clock import Work
 from meshbridge.search.sharding_problem import ShardingProblem
@@ -28,7 +28,7 @@ def test_a_product_pays_for_cutting_a_weight_that_is_whole(monkeypatch: pytest.M
     """As much as a kernel takes that reads the part and writes it."""
     seen: list[float] = []
 
-    def spied(sought: seeking.Seeking) -> list[Tensor]:
+    def spied(sought: mesh_search.MeshSearch) -> list[Tensor]:
         free = sought.free
         tensors = list(free.folded.tensors)
         (rows, weight), (result,) = ([free.standing_for[index] for index in side] for side in ends(free.graph))
@@ -44,7 +44,7 @@ def test_a_product_pays_for_cutting_a_weight_that_is_whole(monkeypatch: pytest.M
         seen.append((whole - parts) / (2 * work.byte * 4 * 1024 * 4096 / 8))
         return tensors
 
-    monkeypatch.setattr(seeking.Seeking, "relaxed", spied)
+    monkeypatch.setattr(mesh_search.MeshSearch, "relaxed", spied)
     meshbridge.search(jax.jit(lambda x, w: x @ w), f32(8, 1024), f32(1024, 4096), mesh={"x": 8}, machine="v5p", seconds=0.1)
     assert seen == [pytest.approx(1.0)]
 
@@ -54,14 +54,14 @@ def test_the_relaxed_problem_of_a_decoding_step_is_solved_by_a_plan(monkeypatch:
     """Residuals have several readers, of which one is another layer's; weights are whole nowhere."""
     seen: list[tuple[Solution, float]] = []
 
-    def spied(sought: seeking.Seeking) -> list[Tensor]:
+    def spied(sought: mesh_search.MeshSearch) -> list[Tensor]:
         relaxed = ShardingProblem(replace(sought.free.folded, pricing=sought.pricing), sought.pricing, sought.free.axes)
         solution = solve(relaxed.problem(), seconds=60.0, clock=Work())
         tensors = relaxed.tensors(solution.chosen)
         seen.append((solution, sought.free.priced(tensors, sought.pricing).total))
         return tensors
 
-    monkeypatch.setattr(seeking.Seeking, "relaxed", spied)
+    monkeypatch.setattr(mesh_search.MeshSearch, "relaxed", spied)
     exported = build("decode_heads", "constrained", 8).export()
     meshbridge.search(exported, machine="h100", keep_annotations=False, seconds=0.1)
     ((solution, priced),) = seen
@@ -71,13 +71,13 @@ def test_the_relaxed_problem_of_a_decoding_step_is_solved_by_a_plan(monkeypatch:
 
 def test_plans_are_tried_in_one_way_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[Any] = []
-    attempt = seeking.attempt
+    attempt = mesh_search.attempt
 
     def spied(*arguments: Any) -> Any:
         tried.append(arguments[-1])
         return attempt(*arguments)
 
-    monkeypatch.setattr(seeking, "attempt", spied)
+    monkeypatch.setattr(mesh_search, "attempt", spied)
     meshbridge.search(jax.jit(lambda x, w: jnp.tanh(x @ w)), f32(512, 1024), f32(1024, 4096), mesh="4x2", machine="v5p")
     first, second, *others = [way for way in tried if way is not None]
     assert first != second
@@ -88,7 +88,7 @@ def test_plans_are_tried_in_one_way_after_the_other(monkeypatch: pytest.MonkeyPa
 
 def test_a_plan_that_cannot_be_given_as_a_whole_is_given_as_it_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
-    attempt, planned = seeking.attempt, seeking.planned
+    attempt, planned = mesh_search.attempt, mesh_search.planned
 
     def in_the_second_way(*arguments: Any) -> Any:
         way = arguments[-1]
@@ -98,8 +98,8 @@ def test_a_plan_that_cannot_be_given_as_a_whole_is_given_as_it_was_tried(monkeyp
         given.append(arguments[-1])
         return planned(*arguments)
 
-    monkeypatch.setattr(seeking, "attempt", in_the_second_way)
-    monkeypatch.setattr(seeking, "planned", spied)
+    monkeypatch.setattr(mesh_search, "attempt", in_the_second_way)
+    monkeypatch.setattr(mesh_search, "planned", spied)
     meshbridge.search(jax.jit(lambda x, w: jnp.tanh(x @ w)), f32(512, 1024), f32(1024, 4096), mesh="4x2", machine="v5p")
     (way,) = given
     assert way is not None

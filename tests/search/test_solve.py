@@ -93,7 +93,7 @@ def test_the_normal_form_keeps_the_best_cost(seed: int) -> None:
         expected = problem.cost(form.original(chosen))
         assert (forbidden > 0) == np.isinf(expected)
         assert forbidden or cost == pytest.approx(expected)
-        assert form.cost(form.known(form.original(chosen))) == form.cost(chosen)
+        assert form.cost(form.from_original(form.original(chosen))) == form.cost(chosen)
         usage, times = problem.usage(form.original(chosen)), form.steps.times
         assert form.usage(chosen) == pytest.approx(usage[times])
 

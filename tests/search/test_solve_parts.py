@@ -83,9 +83,9 @@ def test_a_cutset_holds_some_variables_and_later_ones_hold_others() -> None:
     pairs = list(form.edges)
     times_held, random = np.zeros(form.count), np.random.default_rng(0)
     variables = sorted({v for pair in pairs for v in pair})
-    first = cutset_module.held_out(variables, pairs, np.full(form.count, 50), times_held, random)
+    first = cutset_module.cutset(variables, pairs, np.full(form.count, 50), times_held, random)
     times_held[sorted(first)] += 1
-    second = cutset_module.held_out(variables, pairs, np.full(form.count, 50), times_held, random)
+    second = cutset_module.cutset(variables, pairs, np.full(form.count, 50), times_held, random)
     assert first
     assert second - first
     assert set(variables) - first

@@ -1,4 +1,4 @@
-"""What the seconds of a search are of."""
+"""The clocks that count the seconds of a search."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from typing import final
 
 Clock = Callable[[], float]
-"""Seconds since some moment, such as `time.monotonic` or, for those of the processor, `time.process_time`."""
+"""Seconds since some moment: `time.monotonic`, or `time.process_time` for seconds of the processor."""
 
 
 @final
 @dataclass
 class Work:
-    """A clock that counts work: each look at it takes so many `seconds`.
+    """A clock that counts work: each call takes so many `seconds`.
 
-    A search looks at its clock after each trial, each round of the solver and each region that this improves. So it finds the
-    same on every machine, whatever else that does.
+    A search reads its clock after each trial, each round of the solver and each region that the solver improves. So it returns
+    the same result on every machine, whatever the load.
     """
 
     seconds: float = 1 / 16
     nodes: int = 1
-    "After so many HiGHS ends, which knows no clock but its own."
+    "The number of nodes after which HiGHS stops, which only knows its own clock."
     now: float = 0.0
 
     def __call__(self) -> float:
@@ -31,9 +31,9 @@ class Work:
 
 
 WALL: Clock = time.monotonic
-"""Seconds of the wall."""
+"""Seconds of wall time."""
 
 
 def usual() -> Clock:
-    """The clock of a search that is given none. Tests put another function in its place, which counts work."""
+    """The default clock of a search. Tests replace this function by one that counts work."""
     return WALL

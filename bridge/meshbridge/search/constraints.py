@@ -1,12 +1,12 @@
-"""The constraints worth writing into a model's code, so that propagation alone leads from a boundary to the plan that was found.
+"""The constraints worth writing into a model's code, so that propagation alone leads from a boundary to the searched plan.
 
     decided plan, every value's sharding --+
-    the same boundary, propagated ---------+-> values of the forward pass that differ, by the expression that makes them
-        -> all of these constrained -> halves, quarters, … are left out as long as the step stays as short
-        -> what is left, ranked by how much longer the step is without each
+    the same boundary, propagated ---------+-> values of the forward pass that differ, by source expression
+        -> constrain all of these -> leave out halves, quarters, … while the step stays as short
+        -> rank the others by how much longer the step is without each
 
-Each set is tried: the program is partitioned with it, by propagation alone, and its step predicted. Layers that come from one
-expression of the source are constrained together, as the program will be that is written so.
+To try a set, the program is partitioned with it by propagation alone, and its step predicted. Layers that come from one source
+expression are constrained together, as in the program with that line.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding
 from meshbridge.partitioning import partition_module
 from meshbridge.pipeline import Options, Pipeline, build, run
 from meshbridge.read.formats import copy_module
-from meshbridge.search.boundary import Named, ShardedBoundary, named_axes, partition_spec, pasted, split_along
+from meshbridge.search.boundary import Named, ShardedBoundary, named_axes, named_text, partition_spec, split_along
 from meshbridge.search.clock import Clock
-from meshbridge.search.source_text import SourceExpression, constrained_text, place_of
+from meshbridge.search.source_text import SourceExpression, constrained_text, expression_at
 
 if TYPE_CHECKING:
     from jax.sharding import PartitionSpec
 
 EQUAL = 1.01
-"""A propagated step that is longer by less than this factor is as short as the one that was found."""
+"""A propagated step is as short as the plan's if it is longer by less than this factor."""
 
 CANDIDATES = 64
-"""Expressions that are constrained at most before any is left out: those that make most bytes."""
+"""The most expressions that are constrained before any is left out: those whose values have the most bytes."""
 
 
 @dataclass(frozen=True)
@@ -52,32 +52,32 @@ class Constraint:
     """A line to write into the model."""
 
     location: SourceLocation
-    "Of the expression whose value it is about, in the user's own source."
+    "The expression whose value is constrained, in the user's own source."
     op: str
-    "What makes the value, as JAX calls it: `dot_general`."
+    "The primitive that computes the value, by JAX's name: `dot_general`."
     path: str
-    "The name stack in which that is, `jit(step)/LM/Dense_1`; of several layers, the first's."
+    "The name stack of the primitive, `jit(step)/LM/Dense_1`; of the first layer, if there are several."
     shape: tuple[int, ...]
     element_type: str
     sharding: tuple[tuple[str, ...], ...]
-    "By dimension, the names of the axes that split it."
+    "Per dimension, the names of the axes that split it."
     text: str
-    "What to write: an assignment behind that of the line, or what to put in the expression's stead."
+    "What to write: an assignment to add after that of the line, or a replacement of the expression."
     saves: float
-    "Seconds by which a step is longer with all the other constraints and without this one."
+    "Seconds by which a step is longer with all other constraints and without this one."
 
     @property
     def spec(self) -> PartitionSpec:
-        """The sharding as JAX says it."""
+        """The sharding as a `PartitionSpec`."""
         return partition_spec(self.sharding)
 
 
 @dataclass(frozen=True)
 class Constraints:
-    """Constraints to write, the one that saves most first, and the predicted step of a program that is propagated with them."""
+    """Constraints to write, the one that saves most first, and the predicted step of the propagated program with them."""
 
     propagated_seconds: float
-    "Without any: arguments and results alone are sharded."
+    "Without constraints: only arguments and results are sharded."
     seconds: float
     "With all of them."
     all: tuple[Constraint, ...]
@@ -87,18 +87,18 @@ class _LegalValue(NamedTuple):
     """A value of a legal program."""
 
     op: int
-    "By its number."
+    "The number of the op."
     result: int
 
 
 @dataclass(frozen=True)
 class _LayerValues:
-    """What one expression makes, of all layers."""
+    """The values of one expression in all layers."""
 
-    place: SourceExpression
+    expression: SourceExpression
     values: tuple[_LegalValue, ...]
     cotangents: tuple[_LegalValue, ...]
-    "Of these values, which JAX constrains in the same way."
+    "The cotangents of these values, which JAX constrains in the same way."
     named: Named
     bytes: float
 
@@ -106,17 +106,17 @@ class _LayerValues:
 def constraints_of(
     legal: ir.Module, boundary: ShardedBoundary, options: Options, seconds: float, most: int, until: float, clock: Clock
 ) -> Constraints:
-    """At most `most` constraints for a legal program with a boundary, of which a plan takes so many `seconds`. After `until`, on
-    the clock, no more are left out: of what there is by then, those are ranked that make most bytes. Raises MeshError where the
-    program cannot be partitioned by propagation alone."""
-    seeking = _Constraining(copy_module(legal), boundary, options, until, clock)
+    """At most `most` constraints for a legal program with a boundary, whose plan takes so many `seconds`. After the time `until`
+    no more are left out: those whose values have the most bytes are ranked. Raises MeshError if the program cannot be partitioned
+    by propagation alone."""
+    search = _ConstraintSearch(copy_module(legal), boundary, options, until, clock)
     with legal.context, ir.Location.unknown(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of programs that nobody has written
-        return seeking.found(seconds, most)
+        warnings.simplefilter("ignore")  # warnings about trial programs
+        return search.result(seconds, most)
 
 
-class _Constraining:
-    """A search for constraints, under way."""
+class _ConstraintSearch:
+    """A search for constraints, while it runs."""
 
     def __init__(self, legal: ir.Module, boundary: ShardedBoundary, options: Options, until: float, clock: Clock) -> None:
         self.legal, self.options, self.until, self.clock = legal, options, until, clock
@@ -126,19 +126,19 @@ class _Constraining:
         self._slowest = 0.0
 
     @property
-    def _left(self) -> int:
-        """How many sets can be tried until the time is over."""
+    def _trials_left(self) -> int:
+        """How many sets can be tried before the time is over."""
         return max(0, int((self.until - self.clock()) / self._slowest))
 
-    def found(self, seconds: float, most: int) -> Constraints:
+    def result(self, seconds: float, most: int) -> Constraints:
         bare = self._seconds(())
         needed: list[_LayerValues] = []
         if bare > EQUAL * seconds:
-            every = self._groups()
-            if self._seconds(every) < bare:
-                needed = self._fewest(every, EQUAL * max(seconds, self._seconds(every)), most)
-        if self._left < len(needed):
-            needed = needed[: max(1, min(most, self._left))]
+            candidates = self._groups()
+            if self._seconds(candidates) < bare:
+                needed = self._fewest(candidates, EQUAL * max(seconds, self._seconds(candidates)), most)
+        if self._trials_left < len(needed):
+            needed = needed[: max(1, min(most, self._trials_left))]
         named = sorted(needed, key=lambda group: -self._saves(group, needed))[:most]
         if self._seconds(named) >= bare:
             named = []
@@ -146,30 +146,30 @@ class _Constraining:
         return Constraints(bare, self._seconds(named), tuple(self._constraint(group, saves) for saves, group in saved))
 
     def _fewest(self, groups: Sequence[_LayerValues], seconds: float, most: int) -> list[_LayerValues]:
-        """Groups of which none can be left out, the smallest ones tried first, while a step takes no more than `seconds`, and
-        time is left to rank `most` of them."""
-        kept = list(groups)
-        size = max(1, len(kept) // 2)
+        """Groups none of which can be left out, while a step takes at most `seconds`, and time is left to rank `most` of them.
+        Tries the smallest groups first."""
+        needed = list(groups)
+        size = max(1, len(needed) // 2)
         while True:
-            end = len(kept)
+            end = len(needed)
             while end > 0:
-                fewer = kept[: max(0, end - size)] + kept[end:]
-                if self._left <= min(most, len(kept)) + 1:
-                    return kept
+                fewer = needed[: max(0, end - size)] + needed[end:]
+                if self._trials_left <= min(most, len(needed)) + 1:
+                    return needed
                 if self._seconds(fewer) <= seconds:
-                    kept = fewer
+                    needed = fewer
                 end -= size
             if size == 1:
-                return kept
+                return needed
             size //= 2
 
     def _saves(self, group: _LayerValues, among: Iterable[_LayerValues]) -> float:
-        others = [each for each in among if each != group]
-        return self._seconds(others) - self._seconds([*others, group])
+        without_group = [other_group for other_group in among if other_group != group]
+        return self._seconds(without_group) - self._seconds([*without_group, group])
 
     def _seconds(self, groups: Iterable[_LayerValues]) -> float:
-        """The predicted step of the program with these constraints, propagated; where it cannot be partitioned so, the step
-        without any, than which it is to be better."""
+        """The predicted step of the program with these constraints, propagated. If it cannot be partitioned with them, the step
+        without any."""
         key = frozenset(groups)
         if key not in self._tried:
             began = self.clock()
@@ -197,35 +197,35 @@ class _Constraining:
         return build(self.options).replacing("decided", plain)
 
     def _groups(self) -> list[_LayerValues]:
-        """What differs between the plan and propagation, by expression, the one that makes most bytes first."""
+        """The values that the plan and propagation shard differently, by expression, those of the most bytes first."""
         decided, propagated = copy_module(self.legal), copy_module(self.legal)
         partition_module(decided, _annotating(self.options))
         plain = ShardingRefinement(moves=0, machine=self.options.machine, layout=self.options.layout)
         run((plain,), propagated, verified="none")
-        wanted, had = _splits(decided), _splits(propagated)
+        decided_splits, propagated_splits = _splits(decided), _splits(propagated)
         ops = _ops(main_function(self.legal))
-        made, taken = _by_expression(ops)
+        forward, backward = _by_expression(ops)
         groups = []
-        for place, values in made.items():
+        for expression, values in forward.items():
             types = {ops[number].results[result].type for number, result in values}
-            (named, _), *_ = Counter(wanted[number][result] for number, result in values).most_common(1)
-            differs = any(had[number][result] != named for number, result in values)
+            (named, _), *_ = Counter(decided_splits[number][result] for number, result in values).most_common(1)
+            differs = any(propagated_splits[number][result] != named for number, result in values)
             if named is None or not differs or len(types) > 1:
                 continue
             (type_,) = types
-            cotangents = [each for each in taken.get(place, ()) if ops[each.op].results[each.result].type == type_]
+            cotangents = [value for value in backward.get(expression, ()) if ops[value.op].results[value.result].type == type_]
             size = len(values) * type_bytes(type_)
-            groups.append(_LayerValues(place, tuple(values), tuple(dict.fromkeys(cotangents)), named, size))
+            groups.append(_LayerValues(expression, tuple(values), tuple(dict.fromkeys(cotangents)), named, size))
         return sorted(groups, key=lambda group: -group.bytes)[:CANDIDATES]
 
     def _constraint(self, group: _LayerValues, saves: float) -> Constraint:
-        first = group.values[0]
-        op = _ops(main_function(self.legal))[first.op]
-        type_ = ir.RankedTensorType(op.results[first.result].type)
+        value = group.values[0]
+        op = _ops(main_function(self.legal))[value.op]
+        type_ = ir.RankedTensorType(op.results[value.result].type)
         trail = trail_at(op.location)
         path, _, name = (trail.stacks[-1] if trail.stacks else "").rpartition("/")
         path = "/".join((*trail.stacks[:-1], path)).strip("/")
-        text = constrained_text(group.place, pasted(group.named), name or op.name)
+        text = constrained_text(group.expression, named_text(group.named), name or op.name)
         shape = tuple(type_.shape)
         return Constraint(trail.user_line, name or op.name, path, shape, str(type_.element_type), group.named, text, saves)
 
@@ -235,13 +235,13 @@ def _annotating(options: Options) -> Options:
 
 
 def _ops(main: ir.Operation) -> list[ir.Operation]:
-    """Those of a program, without its annotations: the same of a program that is legal and of one that is decided."""
+    """The ops of a program without annotations: the same ops in a legal program and in a decided one."""
     annotations = (ShardOp.OPERATION_NAME, ShardingOp.OPERATION_NAME)
     return [op for op in walk(main) if op.name not in annotations]
 
 
 def _splits(decided: ir.Module) -> list[list[Named | None]]:
-    """By op and result, how the value is split where it is made; None where an annotation says more than that."""
+    """Per op and result, the split of the value at its definition; None if the annotation is not plain."""
     mesh = mesh_or_single(decided)
     return [[_split(result, mesh) for result in op.results] for op in _ops(main_function(decided))]
 
@@ -260,28 +260,28 @@ def _split(value: ir.Value, mesh: Mesh) -> Named | None:
 def _by_expression(
     ops: Sequence[ir.Operation],
 ) -> tuple[Mapping[SourceExpression, list[_LegalValue]], Mapping[SourceExpression, list[_LegalValue]]]:
-    """By expression of the user, the values of the forward pass that it hands on to others, and the values of the backward pass
-    that its derivative takes from others."""
+    """By source expression, the forward values that it passes on to other expressions, and the backward values that its
+    derivative takes from others."""
     manual = {inner for op in ops if op.name == MANUAL for inner in walk(op)}
-    place = {op: found for op in ops if op not in manual and (found := _place(op)) is not None}
-    made: dict[SourceExpression, list[_LegalValue]] = {}
-    taken: dict[SourceExpression, list[_LegalValue]] = {}
+    expression_of = {op: location for op in ops if op not in manual and (location := _expression(op)) is not None}
+    forward: dict[SourceExpression, list[_LegalValue]] = {}
+    backward: dict[SourceExpression, list[_LegalValue]] = {}
     for number, op in enumerate(ops):
-        if op not in place or op.name == "stablehlo.constant":
+        if op not in expression_of or op.name == "stablehlo.constant":
             continue
-        side, is_forward = (made, True) if _is_forward(op) else (taken, False)
+        side, is_forward = (forward, True) if _is_forward(op) else (backward, False)
         for result, value in enumerate(op.results):
             if not _is_large(value.type):
                 continue
-            users = {place.get(user) for user in _users(value) if _is_forward(user) is is_forward} - {place[op]}
-            for key in [place[op]] if is_forward and users else users if not is_forward else ():
+            users = {expression_of.get(user) for user in _users(value) if _is_forward(user) is is_forward} - {expression_of[op]}
+            for key in [expression_of[op]] if is_forward and users else users if not is_forward else ():
                 if key is not None:
                     side.setdefault(key, []).append(_LegalValue(number, result))
-    return made, taken
+    return forward, backward
 
 
 def _users(value: ir.Value) -> Iterator[ir.Operation]:
-    """What reads a value, through its annotations."""
+    """The readers of a value, through its annotations."""
     for use in value.uses:
         op = use.owner.operation
         if op.name == ShardOp.OPERATION_NAME:
@@ -290,13 +290,13 @@ def _users(value: ir.Value) -> Iterator[ir.Operation]:
             yield op
 
 
-def _place(op: ir.Operation) -> SourceExpression | None:
+def _expression(op: ir.Operation) -> SourceExpression | None:
     line = trail_at(op.location).user_line
-    return place_of(op.location, line) if line.file and not line.is_library else None
+    return expression_at(op.location, line) if line.file and not line.is_library else None
 
 
 def _is_forward(op: ir.Operation) -> bool:
-    """Whether the user's code makes it run, not its derivative."""
+    """Whether the op belongs to the user's code, not to its derivative."""
     return is_repeated(op) or not any("transpose(" in stack for stack in trail_at(op.location).stacks)
 
 
@@ -307,7 +307,7 @@ def _is_large(type_: ir.Type) -> bool:
 def _constrain(module: ir.Module, groups: Iterable[_LayerValues]) -> None:
     """Writes constraints into a legal program, as `jax.lax.with_sharding_constraint` would: all dimensions are closed."""
     ops, mesh = _ops(main_function(module)), mesh_or_single(module)
-    for group in sorted(groups, key=lambda group: group.place):
+    for group in sorted(groups, key=lambda group: group.expression):
         split = split_along(mesh, group.named)
         for number, result in (*group.values, *group.cotangents):
             op = ops[number]

@@ -1,9 +1,9 @@
-"""Elimination of variables: the least sum of unary costs and tables, or a bound on it where the tables would be too large.
+"""Bucket elimination: the least sum of unary costs and tables, or a bound on it where the tables would be too large.
 
-A variable is eliminated by adding up all tables that it occurs in and taking, for all choices of the others, its best choice.
-Where the sum would have more entries than allowed, its tables are summed in groups, each with a copy of the variable that chooses
-by itself: then the result is a lower bound (mini-buckets). Before that, each group gets a share of the variable's costs by which
-all groups rate its choices alike, which makes the bound better.
+To eliminate a variable, all tables that contain it are added up, and its best choice is taken for all choices of the others.
+If the sum would have too many entries, the tables are summed in groups, each with a copy of the variable that chooses by
+itself: then the result is a lower bound (mini-buckets). Before that, each group gets a share of the variable's costs that makes
+all groups rate its choices alike, which improves the bound.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Record = Indices | tuple[Numbers, list[Numbers]]
 @final
 @dataclass(frozen=True, eq=False)
 class TableSum:
-    """Tables that are added up: where each stands, its shape among the scope's dimensions, and where the result goes."""
+    """Tables to add up: where each stands, its shape in the scope's dimensions, and where the result goes."""
 
     tables: tuple[tuple[int, tuple[int, ...]], ...]
     scope: Scope
     shape: tuple[int, ...]
     axis: int
-    result: int  # a table; -1 for the costs of the one other variable, -2 for the constant
+    result: int  # a table; -1 for the costs of the one remaining variable, -2 for the constant
 
 
 @final
@@ -47,7 +47,7 @@ class Bucket:
 
 @final
 class Elimination:
-    """An order of elimination for given edges, to be run with any costs of the variables' choices."""
+    """An order of elimination for given edges, to be run with any costs."""
 
     def __init__(
         self, offsets: Indices, edges: Mapping[tuple[int, int], Numbers], entries: int, variables: Iterable[int]
@@ -67,7 +67,7 @@ class Elimination:
         return all(len(bucket.groups) <= 1 for bucket in self.buckets)
 
     def _order(self, core: list[int], edges: Mapping[tuple[int, int], Numbers], entries: int) -> None:
-        """Buckets of the variables that are left, always the one next whose sum of tables has the fewest entries."""
+        """Orders the remaining variables: next is always the one whose sum of tables has the fewest entries."""
         sizes = self.sizes.tolist()
         at: dict[int, dict[int, Scope]] = {v: {} for v in core}
         for (i, j), matrix in edges.items():
@@ -79,8 +79,8 @@ class Elimination:
 
         def size(v: int) -> int:
             result = sizes[v]
-            for other in set().union(*at[v].values()) - {v}:
-                result *= sizes[other]
+            for neighbour in set().union(*at[v].values()) - {v}:
+                result *= sizes[neighbour]
             return int(result)
 
         heap = [(size(v), v) for v in core]
@@ -114,10 +114,10 @@ class Elimination:
         return TableSum(shapes, scope, tuple(sizes[u] for u in scope), scope.index(v), result)
 
     def run(self, costs: Numbers, edges: Mapping[tuple[int, int], Numbers] | None = None) -> tuple[float, Indices]:
-        """The bound for these costs, which are not changed, and choices that follow it; -1 for what is no variable here.
+        """The bound for these costs, which are not changed, and choices that follow it; -1 for variables that are not eliminated.
 
-        The bound is the least cost, and the choices have it, if the elimination is exact. `edges` stand for those of the order,
-        if given, except for those of leaves.
+        If the elimination is exact, the bound is the least cost, and the choices have it. `edges` replace those of the order,
+        except for the edges of leaves.
         """
         theta, best = self.leaves.fold(costs)
         bound, records = self._forward(theta, self.tables if edges is None else [edges[pair] for pair in self._pairs])
@@ -125,8 +125,8 @@ class Elimination:
         self.leaves.unfold(chosen, best)
         return bound, chosen
 
-    def _forward(self, theta: Numbers, given: list[Numbers]) -> tuple[float, list[Record]]:
-        tables = dict(enumerate(given))
+    def _forward(self, theta: Numbers, edge_tables: list[Numbers]) -> tuple[float, list[Record]]:
+        tables = dict(enumerate(edge_tables))
         offsets = self.offsets.tolist()
         bound = 0.0
         records: list[Record] = []
@@ -193,7 +193,7 @@ class Elimination:
 
 
 def _grouped(at: dict[int, Scope], v: int, sizes: list[int], entries: int) -> list[tuple[Scope, list[tuple[int, Scope]]]]:
-    """Tables in groups of at most so many entries, the largest tables first; a table with more is a group of its own."""
+    """Tables in groups of at most so many entries, the largest tables first; a larger table is its own group."""
 
     def extent(scope: Iterable[int]) -> int:
         result = 1
@@ -217,7 +217,7 @@ def _grouped(at: dict[int, Scope], v: int, sizes: list[int], entries: int) -> li
 
 
 def _balanced(bucket: Bucket, sums: list[Numbers], own: Numbers) -> list[Numbers]:
-    """The groups' sums with the variable's costs shared among them so that the least cost by its choice is the same in all."""
+    """The groups' sums with the variable's costs shared among them so that the least cost per choice is the same in all."""
     shares = []
     for group, total in zip(bucket.groups, sums, strict=True):
         axes = tuple(axis for axis in range(total.ndim) if axis != group.axis)

@@ -1,7 +1,7 @@
-"""Small problems as integer programs, which HiGHS solves: the best choices, or a better bound than messages give.
+"""Small problems as mixed-integer programs, which HiGHS solves: the best choices, or a better bound than that of the messages.
 
-SciPy, which brings HiGHS, is imported where there is a problem to solve: it takes half a second, and every command of
-`meshbridge` imports this module.
+SciPy, which brings HiGHS, is imported only to solve a problem: the import takes half a second, and every command of `meshbridge`
+imports this module.
 """
 
 from __future__ import annotations
@@ -12,39 +12,40 @@ from meshbridge.search.normal import Normal
 from meshbridge.search.problem import Indices, Numbers
 
 COLUMNS = 30_000
-"""Problems of more choices and allowed pairs than this are not small. Not measured against others."""
+"""The most choices and allowed pairs of a small problem. Not measured against others."""
 
 
-HELD = 1_000_000
-"""Problems are not small where more bytes than this count, once for each step: on IOPDDL's P, where 2e8 do, HiGHS took 45 s more
-than it was given. Those of B, G and V, of 4e4 to 9e4, it solves."""
+BYTE_TERMS = 1_000_000
+"""The most byte counts of a small problem, each counted once per step: on IOPDDL's P, which has 2e8, HiGHS took 45 s longer than
+allowed. It solves B, G and V, which have 4e4 to 9e4."""
 
 
 def small(normal: Normal) -> bool:
-    """Whether HiGHS can do something with the problem in seconds."""
+    """Whether HiGHS can help with the problem within seconds."""
     memory = normal.memory
-    held = int((np.diff(normal.offsets)[memory.owners] * (memory.steps.last - memory.steps.first)).sum())
-    return columns(normal) <= COLUMNS and held <= HELD
+    byte_terms = int((np.diff(normal.offsets)[memory.owners] * (memory.steps.stops - memory.steps.starts)).sum())
+    return columns(normal) <= COLUMNS and byte_terms <= BYTE_TERMS
 
 
 def columns(normal: Normal) -> int:
-    """Choices and allowed pairs of choices."""
+    """The number of choices and of allowed pairs of choices."""
     return int(normal.costs.size + sum(int(np.isfinite(matrix).sum()) for matrix in normal.edges.values()))
 
 
 def solved(
     normal: Normal, seconds: float, scale: float, limits: Numbers | None = None, nodes: int | None = None
 ) -> tuple[Indices | None, float]:
-    """The best choices that HiGHS finds in so many seconds, or nodes if these are given, if any; and a bound on the cost.
+    """The best choices that HiGHS finds in so many seconds, or nodes if given, if it finds any; and a bound on the cost.
 
-    `scale` is about the best cost: HiGHS' tolerances are absolute. `limits`, by step, stand for the one of the problem.
+    `scale` is about the best cost, since HiGHS' tolerances are absolute. `limits`, one per step, replace the limit of the
+    problem.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import coo_array
 
     scale = scale if scale > 0 else 1.0
-    each = normal.limit - normal.memory.base if limits is None else limits
-    costs, rows, cells, weights, upper, lower = _program(normal, each)
+    step_limits = normal.limit - normal.memory.base if limits is None else limits
+    costs, rows, cells, weights, upper, lower = _program(normal, step_limits)
     allowed = np.isfinite(costs)
     matrix = coo_array((weights, (rows, cells)), shape=(len(upper), costs.size)).tocsr()
     integrality = np.zeros(costs.size)
@@ -59,40 +60,40 @@ def solved(
     bound = -np.inf if result.mip_dual_bound is None else float(result.mip_dual_bound) * scale / 1e3
     if result.x is None:
         return None, bound
-    taken = result.x[: normal.costs.size]
-    return np.array([taken[a:b].argmax() for a, b in zip(normal.offsets[:-1], normal.offsets[1:], strict=True)]), bound
+    selected = result.x[: normal.costs.size]
+    return np.array([selected[a:b].argmax() for a, b in zip(normal.offsets[:-1], normal.offsets[1:], strict=True)]), bound
 
 
 def _program(normal: Normal, limits: Numbers) -> tuple[Numbers, Indices, Indices, Numbers, Numbers, Numbers]:
     """Costs by column; rows, columns and weights of the constraints; their upper and lower limits.
 
-    A column for each choice and each allowed pair of choices. Of each variable one choice is taken; of an edge, the pairs of a
-    choice are taken as often as the choice; at no step more is held than the limit.
+    There is a column for each choice and each allowed pair of choices. A variable takes one choice; an edge takes the pairs of a
+    choice as often as that choice; no step holds more than the limit.
     """
     costs = [normal.costs]
     rows, cells, weights = [normal.owners], [np.arange(normal.costs.size)], [np.ones(normal.costs.size)]
     upper = [np.ones(normal.count)]
     column, row = normal.costs.size, normal.count
     for (i, j), matrix in normal.edges.items():
-        first, second = np.nonzero(np.isfinite(matrix))
-        pairs = np.arange(first.size) + column
-        costs.append(matrix[first, second])
-        for taken, v in ((first, i), (second, j)):
+        row_choices, column_choices = np.nonzero(np.isfinite(matrix))
+        pairs = np.arange(row_choices.size) + column
+        costs.append(matrix[row_choices, column_choices])
+        for selected, v in ((row_choices, i), (column_choices, j)):
             size = int(normal.offsets[v + 1] - normal.offsets[v])
-            rows += [row + taken, row + np.arange(size)]
+            rows += [row + selected, row + np.arange(size)]
             cells += [pairs, normal.offsets[v] + np.arange(size)]
-            weights += [np.ones(taken.size), -np.ones(size)]
+            weights += [np.ones(selected.size), -np.ones(size)]
             upper.append(np.zeros(size))
             row += size
-        column += first.size
+        column += row_choices.size
     lower = [*upper]
     memory, steps = normal.memory, normal.steps
-    choices, holders = memory.numbers
+    choice_of, holders = memory.numbers
     for step in range(steps.times.size):
-        alive = ((steps.first <= step) & (step < steps.last))[holders]
+        alive = ((steps.starts <= step) & (step < steps.stops))[holders]
         rows.append(np.full(int(alive.sum()), row + step))
-        cells.append(choices[alive])
-        weights.append(memory.held[alive] / normal.unit)
+        cells.append(choice_of[alive])
+        weights.append(memory.sizes[alive] / normal.unit)
     upper.append(limits / normal.unit if np.isfinite(normal.unit) else limits)
     lower.append(np.full(steps.times.size, -np.inf))
     return (

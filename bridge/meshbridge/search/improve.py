@@ -1,9 +1,9 @@
-"""Better choices: regions of the problem are solved, one after the other, while all else stays as it is.
+"""Large neighbourhood search: solves regions of the problem, one after the other, while all else stays as it is.
 
-Choices are compared by their cost, where each thing that is forbidden costs more than all that is allowed, and each byte above
-the limit has a price that rises until there is none. Within the limit they stay there. A region is solved at prices of memory,
-from none to twice those of the dual, but for a cutset of it, and each part of what changes is taken over that makes the choices
-better. Regions of the size and the prices that have gained most for their work come most often.
+Choices are compared by their cost. A forbidden choice or pair costs more than all allowed ones; each byte above the limit has a
+price that rises until there is none. Choices within the limit stay there. A region is solved at prices of memory, from none to
+twice those of the dual, except for a cutset of it; each part of the change that improves the choices is taken. Regions of the
+size and the prices that have gained most for their work come most often.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import final
 
 import numpy as np
 
-from meshbridge.search.cutset import held_out
+from meshbridge.search.cutset import cutset
 from meshbridge.search.dual import Dual
 from meshbridge.search.eliminate import Elimination
 from meshbridge.search.memory import ranges
@@ -20,37 +20,37 @@ from meshbridge.search.problem import Indices, Numbers, product
 from meshbridge.search.steps import MemorySteps
 
 SIZES = (4, 16, 64, 256, 1024)
-"""Variables of a region, leaves not counted."""
+"""The number of variables of a region, leaves not counted."""
 
 FACTORS = (1.0, 0.0, 0.5, 2.0)
-"""What the dual's prices are multiplied by."""
+"""The factors on the dual's prices."""
 
 ENTRIES = 2_000_000
-"""Entries of a table in a region at most, whose cutset is drawn for fewer: the order of the elimination may differ."""
+"""The most entries of a table in a region. Its cutset is drawn for fewer: the order of the elimination may differ."""
 
 NEIGHBOURS = 8
-"""Of a variable of more neighbours, so many drawn ones join a region."""
+"""So many neighbours, drawn at random, join a region for a variable with more."""
 
 RARELY = 0.2
-"""How often a size and prices are drawn, and not those that gained most."""
+"""How often the size and the prices are drawn at random instead of by gain."""
 
 FORGET = 0.85
-"""The weight of what a size and prices gained before, beside the last attempt."""
+"""The weight of the earlier gains of a size and prices against the latest."""
 
 AGAIN = 100
-"""After so many attempts the gaps are measured anew."""
+"""After so many attempts the gaps are computed again."""
 
 RISING, RISE = 20, 1.5
-"""After so many attempts above the limit the prices of what is above it rise, and by what factor."""
+"""After so many attempts above the limit, the prices of the excess rise by this factor."""
 
 PATIENCE, LITTLE = 50, 2e-3
-"""Choices within the limit whose cost has fallen by no more than this share, in so many attempts, may go above it. On IOPDDL's R,
-10 s with 100 and 1e-4 end 2.7 % above the best published cost, 14 s with these 0.5 %, from the same beginning."""
+"""Choices within the limit whose cost has fallen by at most this share in so many attempts may go above it. On IOPDDL's R, 10 s
+with 100 and 1e-4 end 2.7 % above the best published cost, 14 s with these 0.5 %, from the same start."""
 
 
 @final
 class Improver:
-    """Choices for all variables of a problem, which only get better."""
+    """Choices for all variables of a problem, which only improve."""
 
     def __init__(self, dual: Dual, chosen: Indices) -> None:
         self.normal = normal = dual.normal
@@ -80,19 +80,19 @@ class Improver:
         self.take(chosen)
 
     def take(self, chosen: Indices) -> None:
-        """Goes on from these choices, better or not."""
+        """Continues from these choices, better or not."""
         self.chosen = chosen.copy()
         self._usage = self.normal.usage(chosen)
         self.cost = self._cost_of(chosen)
         self._strength = 1.0
-        self._since = 0  # attempts since the choices went or came within the limit
+        self._since = 0  # attempts since the choices left or entered the limit
         self._cost_then = self.cost
         self._changed_limit()
         self._strict = self.within
         self.best = (self.cost, self.chosen.copy()) if self._strict else (np.inf, self.chosen.copy())
 
     def merit_of(self, chosen: Indices) -> float:
-        """What choices cost, with what is forbidden or above the limit."""
+        """The cost of choices, with the penalties for forbidden choices and for bytes above the limit."""
         return self._cost_of(chosen) + self._penalty(self.normal.usage(chosen))
 
     def _cost_of(self, chosen: Indices) -> float:
@@ -106,7 +106,7 @@ class Improver:
         return not self._over.size
 
     def _changed_limit(self) -> None:
-        """Prices for the steps that are above the limit now."""
+        """Updates the prices of the steps that are above the limit now."""
         self._over = np.flatnonzero(self._usage > self.normal.limit)
         prices = self._dual.prices
         least = prices.sum() / max(1, prices.size) + 1e-9 * max(self.cost, 1e-300) / self.normal.unit
@@ -134,13 +134,13 @@ class Improver:
         self._take_better(np.array(region), self._solved(region, theta), best)
         gain = max(0.0, before - self.cost - self._penalty(self._usage)) / (size + 10)
         self._keep_best()
-        known = self._gains[size, factor]
-        self._gains[size, factor] = gain if np.isinf(known) else FORGET * known + (1 - FORGET) * gain
+        earlier_gain = self._gains[size, factor]
+        self._gains[size, factor] = gain if np.isinf(earlier_gain) else FORGET * earlier_gain + (1 - FORGET) * gain
 
     def _swing(self) -> None:
-        """Lets the choices above the limit where they get no better within it, and back at rising prices.
+        """Lets the choices exceed the limit when they stop improving within it, and returns at rising prices.
 
-        What one region then saves can pay for what another one needs, far from it.
+        What one region saves then can pay for what another needs, far from it.
         """
         self._since += 1
         if not self._strict and self._since % RISING == 0:
@@ -160,20 +160,23 @@ class Improver:
             self.best = self.cost, self.chosen.copy()
 
     def _folded(self, factor: float) -> tuple[Numbers, Indices]:
-        """The costs at such prices, with those of leaves folded into their neighbours', and the leaves' best choices."""
+        """The costs at these prices with leaves folded into their neighbours, and the leaves' best choices."""
         if factor not in self._folds:
             prices = self._dual.prices * factor
             prices[self._over] = np.maximum(prices[self._over], self._above[self._over])
             memory = self.normal.memory
             theta, best = self._dual.leaves.fold(memory.priced(self._costs, memory.steps.prices(prices)))
-            self._folds[factor] = theta, np.concatenate([*(each.ravel() for each in best), np.zeros(0, dtype=np.int64)])
+            self._folds[factor] = (
+                theta,
+                np.concatenate([*(batch_best.ravel() for batch_best in best), np.zeros(0, dtype=np.int64)]),
+            )
         return self._folds[factor]
 
     def _seed(self) -> int:
-        """A variable where the choices are above the limit, or else where they cost more than the bound."""
+        """A variable at a step above the limit, or where the choices cost more than the bound."""
         if self._over.size:
             step, memory = int(self._random.choice(self._over)), self.normal.memory
-            alive = np.flatnonzero((memory.steps.first <= step) & (step < memory.steps.last))
+            alive = np.flatnonzero((memory.steps.starts <= step) & (step < memory.steps.stops))
             if alive.size:
                 saved = memory.most_saved[alive]
                 return self._dual.leaves.root(int(memory.owners[self._random.choice(alive, p=saved / saved.sum())]))
@@ -181,21 +184,21 @@ class Improver:
         return int(self._random.choice(self._core, p=weights / weights.sum()))
 
     def _around(self, seed: int, size: int) -> list[int]:
-        """The seed and what is nearest to it along edges; of many neighbours some, drawn."""
-        found = {seed: None}
+        """The seed and the variables nearest to it along edges; at most `NEIGHBOURS` of a variable, drawn at random."""
+        region = {seed: None}
         for v in (queue := [seed]):
-            others = [u for u in self._near.get(v, ()) if u not in found]
-            if len(others) > NEIGHBOURS and size < self._core.size:
-                others = [others[k] for k in self._random.choice(len(others), NEIGHBOURS, replace=False).tolist()]
-            for u in others:
-                if len(found) >= size:
-                    return sorted(found)
-                found[u] = None
+            neighbours = [u for u in self._near.get(v, ()) if u not in region]
+            if len(neighbours) > NEIGHBOURS and size < self._core.size:
+                neighbours = [neighbours[k] for k in self._random.choice(len(neighbours), NEIGHBOURS, replace=False).tolist()]
+            for u in neighbours:
+                if len(region) >= size:
+                    return sorted(region)
+                region[u] = None
                 queue.append(u)
-        return sorted(found)
+        return sorted(region)
 
     def _solved(self, region: list[int], theta: Numbers) -> Indices:
-        """The region's best choices at these costs but for a cutset, for the choices of all others."""
+        """The region's best choices at these costs, with a cutset of it and all other variables fixed."""
         names = {v: k for k, v in enumerate(region)}
         offsets, chosen = self.normal.offsets, self.chosen
         costs: list[Numbers] = []
@@ -209,78 +212,80 @@ class Improver:
                     inner[k, names[u]] = matrix
             costs.append(total)
         sizes = self._sizes[region]
-        held = held_out(range(len(region)), inner, sizes, np.zeros(len(region)), self._random)
+        fixed = cutset(range(len(region)), inner, sizes, np.zeros(len(region)), self._random)
         between = {}
         for (k, j), matrix in inner.items():
-            if k in held:
+            if k in fixed:
                 costs[j] = costs[j] + matrix[chosen[region[k]]]
-            elif j in held:
+            elif j in fixed:
                 costs[k] = costs[k] + matrix[:, chosen[region[j]]]
             else:
                 between[k, j] = matrix
-        free = [k for k in range(len(region)) if k not in held]
+        free = [k for k in range(len(region)) if k not in fixed]
         own = np.cumsum([0, *sizes], dtype=np.int64)
-        found = Elimination(own, between, ENTRIES, free).run(np.concatenate(costs))[1]
-        return np.where(found < 0, chosen[region], found)
+        best = Elimination(own, between, ENTRIES, free).run(np.concatenate(costs))[1]
+        return np.where(best < 0, chosen[region], best)
 
-    def _take_better(self, region: Indices, new: Indices, best: Indices) -> None:
-        """Takes over each part of the region's new choices, and of those of its leaves, that makes the choices better."""
-        other = self.chosen.copy()
-        other[region] = new
-        leaves = self._dual.leaves.unfold_some(other, region, best)
+    def _take_better(self, region: Indices, solved: Indices, best: Indices) -> None:
+        """Takes each part of the region's new choices, with those of its leaves, that improves the choices."""
+        candidate = self.chosen.copy()
+        candidate[region] = solved
+        leaves = self._dual.leaves.unfold_some(candidate, region, best)
         touched = np.concatenate([region, leaves])
-        changed = touched[other[touched] != self.chosen[touched]]
+        changed = touched[candidate[touched] != self.chosen[touched]]
         if changed.size:
-            self._merge(other, changed)
+            self._merge(candidate, changed)
 
-    def _merge(self, other: Indices, changed: Indices) -> None:
+    def _merge(self, candidate: Indices, changed: Indices) -> None:
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
 
         normal, chosen = self.normal, self.chosen
-        first = np.cumsum(self._degrees) - self._degrees
-        edges = np.unique(self._edges[ranges(first[changed], self._degrees[changed])[0]])
+        edge_starts = np.cumsum(self._degrees) - self._degrees
+        edges = np.unique(self._edges[ranges(edge_starts[changed], self._degrees[changed])[0]])
         names = np.full(normal.count, -1)
         names[changed] = np.arange(changed.size)
         ends = normal.ends[0][edges], normal.ends[1][edges]
         a, b = names[ends[0]], names[ends[1]]
-        both = (a >= 0) & (b >= 0)
-        links = coo_array((np.ones(int(both.sum())), (a[both], b[both])), shape=(changed.size, changed.size))
+        both_changed = (a >= 0) & (b >= 0)
+        links = coo_array(
+            (np.ones(int(both_changed.sum())), (a[both_changed], b[both_changed])), shape=(changed.size, changed.size)
+        )
         count, parts = connected_components(links, directed=False)
         begins, columns = self._begins[edges], self._columns[edges]
-        more = self._entries[begins + other[ends[0]] * columns + other[ends[1]]]
-        more = more - self._entries[begins + chosen[ends[0]] * columns + chosen[ends[1]]]
+        pair_change = self._entries[begins + candidate[ends[0]] * columns + candidate[ends[1]]]
+        pair_change = pair_change - self._entries[begins + chosen[ends[0]] * columns + chosen[ends[1]]]
         places = normal.offsets[:-1][changed]
         costs = np.zeros(count)
-        costs += np.bincount(parts[np.where(a >= 0, a, b)], more, count)  # of integers if there are no edges
-        costs += np.bincount(parts, self._costs[places + other[changed]] - self._costs[places + chosen[changed]], count)
+        costs += np.bincount(parts[np.where(a >= 0, a, b)], pair_change, count)  # integers if there are no edges
+        costs += np.bincount(parts, self._costs[places + candidate[changed]] - self._costs[places + chosen[changed]], count)
         order = np.argsort(parts, kind="stable")
         groups = np.split(changed[order], np.flatnonzero(np.diff(parts[order])) + 1)
-        least = costs + self._least_penalty(other, changed, parts, count)
+        least = costs + self._least_penalty(candidate, changed, parts, count)
         for part in np.argsort(least, kind="stable")[: int((least < 0).sum())].tolist():
-            self._take_part(groups[part], other[groups[part]], float(costs[part]))
+            self._take_part(groups[part], candidate[groups[part]], float(costs[part]))
 
-    def _least_penalty(self, other: Indices, changed: Indices, parts: Indices, count: int) -> Numbers:
-        """By part: the least by which its change of memory changes the penalty, which is convex."""
+    def _least_penalty(self, candidate: Indices, changed: Indices, parts: Indices, count: int) -> Numbers:
+        """Per part, the least change of the penalty, which is convex, by its change of memory."""
         over = self._usage > self.normal.limit
         if self._strict or not over.any():
             return np.zeros(count)
         memory = self.normal.memory
         holders, which = memory.of(changed)
-        more = memory.held[memory.begins[holders] + other[changed][which]] - memory.held_by(self.chosen)[holders]
+        byte_change = memory.sizes[memory.begins[holders] + candidate[changed][which]] - memory.held_by(self.chosen)[holders]
         prices = np.where(over, self._above, 0.0)
-        return np.asarray(np.bincount(parts[which], more * memory.steps.prices(prices)[holders], count), dtype=np.float64)
+        return np.asarray(np.bincount(parts[which], byte_change * memory.steps.prices(prices)[holders], count), dtype=np.float64)
 
     def _take_part(self, group: Indices, choices: Indices, cost: float) -> None:
-        """Takes these choices of a part, which cost so much more, if that makes all better."""
+        """Takes these choices of a part, which add `cost`, if that improves the total."""
         memory, limit = self.normal.memory, self.normal.limit
         holders, which = memory.of(group)
         begins = memory.begins[holders]
-        more = memory.held[begins + choices[which]] - memory.held[begins + self.chosen[group][which]]
+        byte_change = memory.sizes[begins + choices[which]] - memory.sizes[begins + self.chosen[group][which]]
         usage = self._usage
-        if more.any():
+        if byte_change.any():
             steps = memory.steps
-            usage = usage + MemorySteps(steps.first[holders], steps.last[holders], steps.times).usage(more)
+            usage = usage + MemorySteps(steps.starts[holders], steps.stops[holders], steps.times).usage(byte_change)
             if not self._strict:
                 cost_of_limit = self._penalty(usage) - self._penalty(self._usage)
             else:

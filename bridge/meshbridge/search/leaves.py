@@ -1,6 +1,6 @@
-"""Leaves: variables of one neighbour, and those that become so without them, are folded into their neighbours' costs exactly.
+"""Degree-one reduction: folds variables with one neighbour, repeatedly, into their neighbours' costs, exactly.
 
-Most variables of a sharding problem are leaves, and most of those are alike: they are folded many at a time.
+Most variables of a sharding problem are such leaves, and most of those are alike: many are folded at a time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class LeafBatch:
     """Leaves whose edges have the same matrix, `[leaf, neighbour]`."""
 
     leaves: Indices
-    entries: Indices  # [leaf, choice]: where its costs stand
-    targets: Indices  # [leaf, choice of the neighbour]: where its neighbour's costs stand
+    entries: Indices  # [leaf, choice]: the positions of its costs
+    targets: Indices  # [leaf, choice of the neighbour]: the positions of the neighbour's costs
     neighbours: Indices
     matrix: Numbers
 
@@ -32,18 +32,19 @@ class LeafBatch:
 @final
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """By variable: what it is folded into, -1 for the core, where its best choices stand, and where its own leaves."""
+    """Per variable: the variable that it is folded into (-1 for the core), the positions of its best choices and of its
+    leaves."""
 
     parents: Indices
     places: Indices
     children: Indices
-    first: Indices
+    begins: Indices
     counts: Indices
 
 
 @final
 class DegreeOne:
-    """The leaves among some variables, which all edges lie between, in the order in which they are folded."""
+    """The leaves of a graph of variables and edges, in the order in which they are folded."""
 
     def __init__(self, offsets: Indices, edges: Mapping[tuple[int, int], Numbers], variables: Iterable[int]) -> None:
         self._batches: list[LeafBatch] = []
@@ -52,37 +53,37 @@ class DegreeOne:
         for i, j in edges:
             neighbours[i].add(j)
             neighbours[j].add(i)
-        leaves = [v for v, others in neighbours.items() if len(others) == 1]
+        leaves = [v for v, neighbours_of in neighbours.items() if len(neighbours_of) == 1]
         while leaves:
-            alike: dict[tuple[int, bool], list[tuple[int, int]]] = defaultdict(list)
+            by_matrix: dict[tuple[int, bool], list[tuple[int, int]]] = defaultdict(list)
             following = set()
             for v in leaves:
-                if len(neighbours[v]) == 1:  # else it had only another leaf, which is folded into it
+                if len(neighbours[v]) == 1:  # if not, its neighbour was a leaf and is folded into it
                     (u,) = neighbours.pop(v)
                     neighbours[u].discard(v)
-                    alike[id(edges[min(u, v), max(u, v)]), v > u].append((v, u))
+                    by_matrix[id(edges[min(u, v), max(u, v)]), v > u].append((v, u))
                     following.add(u)
-            for (_, swapped), pairs in alike.items():
+            for (_, swapped), pairs in by_matrix.items():
                 matrix = edges[min(pairs[0]), max(pairs[0])]
                 self._batches.append(_batch(offsets, np.array(pairs), matrix.T if swapped else matrix))
             leaves = sorted(v for v in following if v in neighbours and len(neighbours[v]) == 1)
         self.core = sorted(neighbours)
 
     def root(self, variable: int) -> int:
-        """The variable of the core that this one is folded into, or it itself."""
+        """The variable of the core that this one is folded into, or the variable itself."""
         while self._tree.parents[variable] >= 0:
             variable = int(self._tree.parents[variable])
         return variable
 
     def unfold_some(self, chosen: Indices, variables: Indices, best: Indices) -> Indices:
-        """Writes the choices of the leaves of these variables, by the best ones behind one another; the leaves."""
-        tree, found = self._tree, [np.zeros(0, dtype=np.int64)]
+        """Writes and returns the choices of the leaves of these variables, from `best`, which has all batches in one array."""
+        tree, leaves = self._tree, [np.zeros(0, dtype=np.int64)]
         while variables.size:
-            places, _ = ranges(tree.first[variables], tree.counts[variables])
+            places, _ = ranges(tree.begins[variables], tree.counts[variables])
             variables = tree.children[places]
             chosen[variables] = best[tree.places[variables] + chosen[tree.parents[variables]]]
-            found.append(variables)
-        return np.concatenate(found)
+            leaves.append(variables)
+        return np.concatenate(leaves)
 
     @cached_property
     def _tree(self) -> Tree:
@@ -99,7 +100,7 @@ class DegreeOne:
         return Tree(parents, places, leaves[np.argsort(parents[leaves], kind="stable")], np.cumsum(counts) - counts, counts)
 
     def fold(self, costs: Numbers) -> tuple[Numbers, list[Indices]]:
-        """The costs with those of the leaves in their neighbours', and by batch the leaves' best choices, for `unfold`."""
+        """The costs with leaves folded into their neighbours, and by batch the leaves' best choices, for `unfold`."""
         theta = costs.copy()
         best = []
         for batch in self._batches:
@@ -109,7 +110,7 @@ class DegreeOne:
         return theta, best
 
     def unfold(self, chosen: Indices, best: list[Indices]) -> None:
-        """Writes the choices of the leaves beside those of the core."""
+        """Writes the choices of the leaves, given those of the core."""
         for batch, choices in zip(reversed(self._batches), reversed(best), strict=True):
             chosen[batch.leaves] = choices[np.arange(batch.leaves.size), chosen[batch.neighbours]]
 

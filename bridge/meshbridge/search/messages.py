@@ -1,12 +1,11 @@
 """Sequential tree-reweighted message passing (TRW-S): a bound on the least sum of costs and edges that rises from sweep to sweep.
 
-Messages move costs between variables and edges, so that the sum for every choice of all variables stays the same. Each variable
-gives equal shares of its costs to the chains of edges that pass through it in the order of the variables; a sweep backwards
-solves all chains exactly, and the sum of their minima is the bound (Kolmogorov, Convergent tree-reweighted message passing,
-2006).
+Messages move costs between variables and edges, and keep the sum for every choice of all variables. Each variable gives equal
+shares of its costs to the chains of edges that pass through it in the order of the variables; a backward sweep solves all chains
+exactly, and the sum of their minima is the bound (Kolmogorov, Convergent tree-reweighted message passing, 2006).
 
-Of the order that the variables have, segments of `SEGMENT` are passed through side by side. Then a few levels hold all variables,
-no two of a level are neighbours, and all edges of a level that have tables of one shape are one array.
+The order of the variables is cut into segments of `SEGMENT`, which are passed through side by side. Then a few levels contain all
+variables, no two of a level are neighbours, and all edges of a level with tables of one shape are one array.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ import numpy as np
 from meshbridge.search.problem import Indices, Numbers, product
 
 SEGMENT = 30
-"""Variables of a segment. With the order of the variables itself a sweep raises the bound more, and takes longer: on IOPDDL's A
-0.21 s then, 0.11 s with 30 and 0.09 s with 10, and 16 sweeps bound 3.43e9, 3.29e9 and 3.24e9. On a GPT's relaxed problem, 8
-sweeps bound 1.36e8, 1.32e8 and 1.18e8; at random, 1.00e8."""
+"""Variables of a segment. In the original order a sweep raises the bound more, and takes longer: on IOPDDL's A 0.21 s, against
+0.11 s with 30 and 0.09 s with 10, and 16 sweeps bound 3.43e9, 3.29e9 and 3.24e9. On a GPT's relaxed problem, 8 sweeps bound
+1.36e8, 1.32e8 and 1.18e8; in a random order, 1.00e8."""
 
 SHARED = 4096
-"""Tables of more entries than this are not copied: only edges that share one are taken together."""
+"""Larger tables are not copied: only edges that share one are processed together."""
 
 ENTRIES = 4_000_000
-"""Entries of all tables that are taken together at most: 32 MB."""
+"""The most entries of all tables that are processed together: 32 MB."""
 
 Edge = tuple[int, int, Numbers, int, int]
-"""Sender, receiver, the table `[sender, receiver]`, where the messages to the sender and to the receiver begin."""
+"""Sender, receiver, the table `[sender, receiver]`, and the positions of the messages to the sender and to the receiver."""
 
 
 @final
@@ -40,20 +39,20 @@ Edge = tuple[int, int, Numbers, int, int]
 class MessageBatch:
     """Edges along which messages are sent at once. The edge is the last dimension of all arrays."""
 
-    tables: Numbers  # [choice of the sender, choice of the receiver, edge]; one edge's stand for all where they share it
-    senders: Indices  # [choice of the sender, edge]: where its costs stand
+    tables: Numbers  # [choice of the sender, choice of the receiver, edge]; one entry if all edges share the table
+    senders: Indices  # [choice of the sender, edge]: the positions of its costs
     receivers: Indices  # [choice of the receiver, edge]
-    arriving: Indices  # [choice of the sender, edge]: where the message to it stands
+    arriving: Indices  # [choice of the sender, edge]: the positions of the message to it
     leaving: Indices  # [choice of the receiver, edge]
     variables: tuple[Indices, Indices]  # by edge
 
 
 @final
 class Messages:
-    """Messages along the edges of a problem, which stay as they are when the costs of the variables change."""
+    """Messages along the edges of a problem. They persist when the costs of the variables change."""
 
     def __init__(self, offsets: Indices, edges: Mapping[tuple[int, int], Numbers]) -> None:
-        """`offsets[v]`: where the costs of variable v begin in the costs that the methods take."""
+        """`offsets[v]`: the position of the costs of variable v in the costs that the methods take."""
         order = _order(offsets.size - 1, edges)
         forward: list[Edge] = []
         size = 0
@@ -64,9 +63,9 @@ class Messages:
         self._edges = forward
         self._messages = np.zeros(size)
         self._forward = list(_batches(offsets, forward, _levels(order, forward)))
-        back = [(u, v, table.T, there, here) for v, u, table, here, there in forward]
+        back = [(u, v, table.T, to_receiver, to_sender) for v, u, table, to_sender, to_receiver in forward]
         self._back = list(_batches(offsets, back, _levels(-order, back)))
-        later, earlier = (np.bincount([edge[0] for edge in way], minlength=order.size) for way in (forward, back))
+        later, earlier = (np.bincount([edge[0] for edge in direction], minlength=order.size) for direction in (forward, back))
         self.variables = np.flatnonzero(later + earlier)
         chains = np.maximum(1, np.maximum(later, earlier))
         self._shares = np.repeat(1.0 / chains, np.diff(offsets))
@@ -74,57 +73,57 @@ class Messages:
         self._firsts = offsets[:-1]
 
     def sweep(self, costs: Numbers) -> float:
-        """One sweep forwards and one backwards; the bound on what these variables and the edges cost."""
+        """Sweeps forwards and backwards. Returns the bound on the cost of these variables and edges."""
         totals = self.totals(costs)
         self._pass(self._forward, totals)
-        moved = self._pass(self._back, totals)
+        lower_bound = self._pass(self._back, totals)
         least = np.minimum.reduceat(totals, self._firsts)[self.variables] if self.variables.size else np.zeros(0)
-        return moved + product(least, self._ends[self.variables])
+        return lower_bound + product(least, self._ends[self.variables])
 
     def totals(self, costs: Numbers) -> Numbers:
-        """By choice: its costs and all messages to it. The least ones of their variables are likely the best."""
+        """The cost of each choice with all messages to it. The least of a variable is likely its best choice."""
         totals = costs.copy()
         for batch in (*self._forward, *self._back):
             np.add.at(totals, batch.senders, self._messages[batch.arriving])
         return totals
 
     def gaps(self, costs: Numbers, chosen: Indices) -> Numbers:
-        """By variable: how much more its choice costs than its least, by the messages, and half of that of its edges."""
+        """Per variable, how much more its choice costs than its least, by the messages, with half of that of its edges."""
         totals = self.totals(costs)
         result = np.asarray(totals[self._firsts + chosen] - np.minimum.reduceat(totals, self._firsts))
         for batch in self._forward:
-            left = batch.tables - self._messages[batch.arriving][:, None] - self._messages[batch.leaving]
+            reduced = batch.tables - self._messages[batch.arriving][:, None] - self._messages[batch.leaving]
             sender, receiver = batch.variables
-            more = left[chosen[sender], chosen[receiver], np.arange(sender.size)] - left.min(axis=(0, 1))
-            np.add.at(result, sender, more / 2)
-            np.add.at(result, receiver, more / 2)
+            excess = reduced[chosen[sender], chosen[receiver], np.arange(sender.size)] - reduced.min(axis=(0, 1))
+            np.add.at(result, sender, excess / 2)
+            np.add.at(result, receiver, excess / 2)
         return np.asarray(np.maximum(result, 0.0))
 
     def tables(self) -> dict[tuple[int, int], Numbers]:
-        """By edge, i < j: its table less the messages along it. These and the totals sum up as the edges and the costs do."""
+        """Per edge (i < j), its table less the messages along it. Tables and totals add up to the edges and the costs."""
         messages = self._messages
-        left = {}
-        for v, u, table, here, there in self._edges:
-            rest = table - messages[here:there, None] - messages[there : there + table.shape[1]]
-            left[min(v, u), max(v, u)] = rest if v < u else rest.T
-        return left
+        tables = {}
+        for v, u, table, to_sender, to_receiver in self._edges:
+            reduced = table - messages[to_sender:to_receiver, None] - messages[to_receiver : to_receiver + table.shape[1]]
+            tables[min(v, u), max(v, u)] = reduced if v < u else reduced.T
+        return tables
 
     def _pass(self, batches: list[MessageBatch], totals: Numbers) -> float:
         messages = self._messages
-        moved = 0.0
+        lower_bound = 0.0
         for batch in batches:
             share = totals[batch.senders] * self._shares[batch.senders] - messages[batch.arriving]
             least = (batch.tables + share[:, None]).min(axis=0)
             lowest = least.min(axis=0)
-            moved += float(lowest.sum())
+            lower_bound += float(lowest.sum())
             least -= lowest
             np.add.at(totals, batch.receivers, least - messages[batch.leaving])
             messages[batch.leaving] = least
-        return moved
+        return lower_bound
 
 
 def _order(count: int, edges: Iterable[tuple[int, int]]) -> Indices:
-    """By variable: its place when the first ones of all segments come first, then the second ones, and so on."""
+    """The position of each variable if the first variables of all segments come first, then the second ones, and so on."""
     connected = np.array(sorted({v for pair in edges for v in pair}), dtype=np.int64)
     places = np.arange(connected.size)
     order = np.zeros(count, dtype=np.int64)
@@ -133,7 +132,7 @@ def _order(count: int, edges: Iterable[tuple[int, int]]) -> Indices:
 
 
 def _levels(order: Indices, edges: list[Edge]) -> Indices:
-    """By variable: the most edges of a way to it, each from a variable to one that is later in the order."""
+    """The length of the longest path to each variable, each edge leading to a variable later in the order."""
     levels = np.zeros(order.size, dtype=np.int64)
     for v, u, *_ in sorted(edges, key=lambda edge: order[edge[0]]):
         levels[u] = max(levels[u], levels[v] + 1)
@@ -149,8 +148,8 @@ def _batches(offsets: Indices, edges: list[Edge], levels: Indices) -> Iterator[M
         groups[int(levels[edge[0]]), (table.shape[0], table.shape[1]), shared].append(edge)
     for (_, shape, shared), members in sorted(groups.items(), key=lambda item: item[0]):
         most = max(1, ENTRIES // (shape[0] * shape[1]))
-        for first in range(0, len(members), most):
-            yield _batch(offsets, members[first : first + most], shared=bool(shared))
+        for start in range(0, len(members), most):
+            yield _batch(offsets, members[start : start + most], shared=bool(shared))
 
 
 def _batch(offsets: Indices, edges: list[Edge], *, shared: bool) -> MessageBatch:

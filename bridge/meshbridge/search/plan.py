@@ -1,4 +1,4 @@
-"""What a search gives: shardings to paste, to pickle and to print, and what is predicted of the program that is partitioned with
+"""The result of a search: shardings to paste, to pickle and to print, and the prediction for the program partitioned with
 them."""
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from meshbridge.dialect.module_mesh import mesh_or_single
 from meshbridge.ir.mlir import main_function
 from meshbridge.read.formats import Program, pack
 from meshbridge.reports.report import held
-from meshbridge.search.boundary import partition_spec, pasted
+from meshbridge.search.boundary import named_text, partition_spec
 from meshbridge.search.constraints import Constraint
-from meshbridge.search.seeking import Searched
+from meshbridge.search.mesh_search import SearchResult
 from meshbridge.text import joined, size_text, table, time_text
 
 if TYPE_CHECKING:
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Leaf:
-    """An argument or result, and how it is to be sharded."""
+    """An argument or result, and its sharding."""
 
     name: str
-    "Its path, or `argument 3` where it has none."
+    "Its path; `argument 3` for one without a path."
     shape: tuple[int, ...]
     element_type: str
     sharding: tuple[tuple[str, ...], ...]
-    "By dimension, the names of the axes that split it."
+    "Per dimension, the names of the axes that split it."
 
     @property
     def spec(self) -> PartitionSpec:
-        """As JAX says it."""
+        """The sharding as a `PartitionSpec`."""
         return partition_spec(self.sharding)
 
     @property
     def text(self) -> str:
-        """The same as it is pasted."""
-        return pasted(self.sharding)
+        """The sharding as text to paste."""
+        return named_text(self.sharding)
 
 
 @dataclass(frozen=True)
 class SearchedPlan:
-    """The fastest plan that was found. Seconds are those of a predicted step, bytes those of a device."""
+    """The fastest plan of a search. Seconds are those of a predicted step, bytes those of a device."""
 
     mesh: Mapping[str, int]
     "The sizes of its axes by name."
@@ -54,55 +54,55 @@ class SearchedPlan:
     results: tuple[Leaf, ...]
     seconds: float
     exposed_seconds: float
-    "In which a device waits for communication."
+    "The time in which a device waits for communication."
     wire_bytes: float
     peak_bytes: float
     bound_seconds: float
-    "The step, less what prices say that any plan which was open to the search could save at most (docs/search.md)."
+    "The step, less the most that another plan in the search space could save, by prices (docs/search.md)."
     tried: int
-    "Plans that were partitioned."
+    "The number of plans that were partitioned."
     program: Program
-    "The program, sharded so."
+    "The program with these shardings."
     constraints: tuple[Constraint, ...] = ()
-    "Lines to write into the model, the one that saves most first, if they were asked for."
+    "Lines to write into the model, the one that saves most first, if asked for."
     propagated_seconds: float | None = None
-    "Where they were: the step if all but arguments and results is left to propagation."
+    "If constraints were asked for: the step if only arguments and results are sharded, and the rest propagated."
     constrained_seconds: float | None = None
-    "The same with the constraints."
+    "The step with the constraints."
     unconstrained: str = ""
-    "Why no constraints could be looked for: what keeps propagation alone from partitioning the program."
+    "Why no constraints are named: what keeps propagation alone from partitioning the program."
     solving_seconds: float = field(default=0.0, compare=False)
-    "Of the search, those in which the relaxed problem was made and solved."
+    "The time in which the relaxed problem was built and solved."
     hint: str = ""
-    "What else to ask for: parts of an axis, where no axis divides the experts of a mixture."
+    "What else to ask for: sub-axes, if no axis divides the experts of a mixture."
     divided: str = ""
-    "Which axis is in parts though nobody has asked for that, and why: where that makes the step shorter."
+    "Which axis the search split without being asked, and why: where that makes the step shorter."
 
     @property
     def annotated(self) -> Any:
-        """The program, sharded so, as a value of the kind that was given: to be partitioned, saved or exported."""
+        """The program with these shardings, as a value of the kind that was passed: to partition, save or export."""
         return pack(self.program)
 
     @property
     def gap(self) -> float:
-        """The part of the step by which another plan could be faster at most."""
+        """The most that another plan could save, as a fraction of the step."""
         return max(0.0, 1 - self.bound_seconds / self.seconds) if self.seconds else 0.0
 
     @property
     def in_shardings(self) -> Any:
         """PartitionSpecs in the tree of the positional arguments, as `jax.jit` takes them under a mesh of these axes; a tuple of
-        them for a program whose trees are not known."""
+        them if the program's trees are unknown."""
         return self._trees[0]
 
     @property
     def kwarg_shardings(self) -> Mapping[str, Any]:
-        """Those of the arguments that are given by name, by these."""
-        found: Mapping[str, Any] = self._trees[1]
-        return found
+        """PartitionSpecs of the keyword arguments, by name."""
+        shardings: Mapping[str, Any] = self._trees[1]
+        return shardings
 
     @property
     def out_shardings(self) -> Any:
-        """The same in the tree of the results."""
+        """PartitionSpecs in the tree of the results."""
         return self._trees[2]
 
     @property
@@ -116,7 +116,7 @@ class SearchedPlan:
         return calling.in_place(arguments, results, PartitionSpec())
 
     def table(self) -> str:
-        """For people: the shardings, and what is predicted."""
+        """The shardings and the prediction, as text."""
         rows = [("", "shape", "sharding")]
         rows += [(leaf.name, _type(leaf), leaf.text) for leaf in (*self.arguments, *self.results)]
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh.items())
@@ -146,12 +146,15 @@ class SearchedPlan:
         if not self.constraints:
             return ["", f"{steps}; no constraints that were tried make it shorter"]
         rows = [("", "of", "saves", "write")]
-        rows += [(each.location.short, each.op, time_text(each.saves), each.text) for each in self.constraints]
-        said = f"{steps}, with these constraints {time_text(self.constrained_seconds)}:"
-        return ["", said, "", *table(rows, left={0, 1, 3}).splitlines()]
+        rows += [
+            (constraint.location.short, constraint.op, time_text(constraint.saves), constraint.text)
+            for constraint in self.constraints
+        ]
+        steps_text = f"{steps}, with these constraints {time_text(self.constrained_seconds)}:"
+        return ["", steps_text, "", *table(rows, left={0, 1, 3}).splitlines()]
 
     def to_json(self) -> str:
-        """For programs. Shardings are lists by dimension of the names of axes."""
+        """The plan as JSON. Shardings are lists of axis names by dimension."""
         figures = ("machine", "seconds", "exposed_seconds", "wire_bytes", "peak_bytes", "bound_seconds", "gap", "tried")
         return json.dumps(
             {
@@ -161,7 +164,7 @@ class SearchedPlan:
                 "out_shardings": [asdict(leaf) for leaf in self.results],
                 "propagated_seconds": self.propagated_seconds,
                 "constrained_seconds": self.constrained_seconds,
-                "constraints": [asdict(each) for each in self.constraints],
+                "constraints": [asdict(constraint) for constraint in self.constraints],
                 "unconstrained": self.unconstrained,
                 "hint": self.hint,
                 "divided": self.divided,
@@ -170,36 +173,36 @@ class SearchedPlan:
         )
 
 
-def plan_of(found: Searched, program: Program) -> SearchedPlan:
-    """What was found, for the user; `program` is the one that was searched, in its own format, sharded so."""
-    main = main_function(found.partitioned)
-    best, mesh, said = found.best, mesh_or_single(found.partitioned), found.constraints
+def plan_of(result: SearchResult, program: Program) -> SearchedPlan:
+    """The user's plan for a search result; `program` is the searched program in its own format, with the plan's shardings."""
+    main = main_function(result.partitioned)
+    best, mesh, constraints = result.best, mesh_or_single(result.partitioned), result.constraints
     arguments, results = (
         tuple(
-            Leaf(each.name or f"{side[:-1]} {number}", each.shape, each.element_type, each.sharding)
-            for number, each in enumerate(held(main, side, mesh, getattr(found.names, side)))
+            Leaf(leaf.name or f"{side[:-1]} {number}", leaf.shape, leaf.element_type, leaf.sharding)
+            for number, leaf in enumerate(held(main, side, mesh, getattr(result.names, side)))
         )
         for side in ("arguments", "results")
     )
     return SearchedPlan(
-        mesh=dict(found.mesh.named_axes),
-        machine=found.asked.machine,
+        mesh=dict(result.mesh.named_axes),
+        machine=result.request.machine,
         arguments=arguments,
         results=results,
         seconds=best.seconds,
         exposed_seconds=best.exposed_seconds,
         wire_bytes=best.wire_bytes,
         peak_bytes=best.peak_bytes,
-        bound_seconds=found.bound,
-        tried=found.tried,
+        bound_seconds=result.bound,
+        tried=result.tried,
         program=program,
-        constraints=said.all if said is not None else (),
-        propagated_seconds=said.propagated_seconds if said is not None else None,
-        constrained_seconds=said.seconds if said is not None else None,
-        unconstrained=found.unconstrained,
-        solving_seconds=found.solving_seconds,
-        hint=found.hint,
-        divided=found.divided,
+        constraints=constraints.all if constraints is not None else (),
+        propagated_seconds=constraints.propagated_seconds if constraints is not None else None,
+        constrained_seconds=constraints.seconds if constraints is not None else None,
+        unconstrained=result.unconstrained,
+        solving_seconds=result.solving_seconds,
+        hint=result.hint,
+        divided=result.divided,
     )
 
 

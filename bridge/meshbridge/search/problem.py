@@ -1,4 +1,4 @@
-"""A sharding problem: variables with a few choices each, what the choices cost alone and in pairs, and their memory over time."""
+"""A sharding problem: variables with a few choices each, the costs of choices and of pairs of choices, and memory over time."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def product(a: Numbers, b: Numbers) -> float:
-    """The sum of products of two arrays, in one thread: `@` starts as many as there are cores, which wait for each other."""
+    """The sum of products of two arrays in one thread: `@` starts one thread per core, and these wait for each other."""
     return float((a * b).sum())
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Minimise the costs of all variables and edges, while the bytes that live at any one time stay within the limit.
+    """Minimise the costs of all variables and edges, while the bytes alive at any time stay within the limit.
 
-    Every variable takes one of its choices. An infinite cost forbids a choice, or two choices together. A lifetime is the
-    half-open interval `[from, to)` of whole times in which a variable holds its bytes; one that ends where it begins holds none.
-    Edges may share one matrix object; it is then kept once. `bytes` and `lifetimes` are empty where there is no memory to count.
+    Every variable takes one of its choices. An infinite cost forbids a choice, or a pair of choices. A lifetime is the half-open
+    interval `[from, to)` of whole times in which a variable holds its bytes; one that ends where it begins holds none. Edges may
+    share one matrix object, which is then stored once. `bytes` and `lifetimes` are empty if no memory counts.
 
     Raises MeshError if the parts do not fit together, or a cost is negative or not a number.
     """
@@ -45,23 +45,23 @@ class Problem:
         _check(self)
 
     def cost(self, chosen: Sequence[int]) -> float:
-        """What the choices cost together, one for each variable; infinite if they are not allowed together."""
+        """The cost of the choices, one for each variable; infinite if they are not allowed together."""
         alone = sum(float(costs[choice]) for costs, choice in zip(self.costs, chosen, strict=True))
         return alone + sum(float(matrix[chosen[i], chosen[j]]) for i, j, matrix in self.edges)
 
     def usage(self, chosen: Sequence[int]) -> Numbers:
-        """The bytes that live at every time from 0 up to the end of the last lifetime."""
+        """The bytes alive at every time from 0 to the end of the last lifetime."""
         steps = np.zeros(self.end + 1)
         if self.bytes:
-            held = np.array([sizes[choice] for sizes, choice in zip(self.bytes, chosen, strict=True)])
+            sizes = np.array([variable_sizes[choice] for variable_sizes, choice in zip(self.bytes, chosen, strict=True)])
             begins, ends = self._times
             alive = begins < ends
-            np.add.at(steps, begins[alive], held[alive])
-            np.add.at(steps, ends[alive], -held[alive])
+            np.add.at(steps, begins[alive], sizes[alive])
+            np.add.at(steps, ends[alive], -sizes[alive])
         return np.cumsum(steps)[:-1]
 
     def peak(self, chosen: Sequence[int]) -> float:
-        """The most bytes that live at any one time."""
+        """The most bytes alive at any time."""
         return float(self.usage(chosen).max(initial=0.0))
 
     @cached_property
@@ -82,26 +82,26 @@ def _check(problem: Problem) -> None:
     for i, j, _ in problem.edges:
         if not (0 <= i < count and 0 <= j < count):
             raise MeshError(f"edge ({i}, {j}): expected two of the variables 0 to {count - 1}")
-    seen = {id(matrix): (i, j, matrix) for i, j, matrix in problem.edges}
-    for i, j, matrix in seen.values():
+    matrices = {id(matrix): (i, j, matrix) for i, j, matrix in problem.edges}
+    for i, j, matrix in matrices.values():
         _check_costs(f"edge ({i}, {j})", matrix, matrix.shape)
     for i, j, matrix in problem.edges:
         if matrix.shape != (problem.costs[i].size, problem.costs[j].size):
             expected = f"({problem.costs[i].size}, {problem.costs[j].size})"
             raise MeshError(f"edge ({i}, {j}): expected a matrix of shape {expected}, found {matrix.shape}")
     if problem.bytes and not len(problem.bytes) == len(problem.lifetimes) == count:
-        found = f"{len(problem.bytes)} and {len(problem.lifetimes)}"
-        raise MeshError(f"memory: expected bytes and a lifetime for each of {count} variables, found {found}")
-    for index, held in enumerate(problem.bytes):
-        _check_costs(f"the bytes of variable {index}", held, problem.costs[index].shape)
+        counts = f"{len(problem.bytes)} and {len(problem.lifetimes)}"
+        raise MeshError(f"memory: expected bytes and a lifetime for each of {count} variables, found {counts}")
+    for index, sizes in enumerate(problem.bytes):
+        _check_costs(f"the bytes of variable {index}", sizes, problem.costs[index].shape)
         if problem.lifetimes[index][0] < 0:
             raise MeshError(f"variable {index}: expected a lifetime from time 0 on, found {problem.lifetimes[index]}")
-        if not np.isfinite(held).all():
+        if not np.isfinite(sizes).all():
             raise MeshError(f"the bytes of variable {index}: expected finite numbers")
 
 
-def _check_costs(what: str, numbers: Numbers, shape: tuple[int, ...]) -> None:
+def _check_costs(name: str, numbers: Numbers, shape: tuple[int, ...]) -> None:
     if numbers.shape != shape or numbers.dtype != np.float64:
-        raise MeshError(f"{what}: expected float64 of shape {shape}, found {numbers.dtype} of shape {numbers.shape}")
+        raise MeshError(f"{name}: expected float64 of shape {shape}, found {numbers.dtype} of shape {numbers.shape}")
     if not (numbers >= 0).all():
-        raise MeshError(f"{what}: expected numbers of at least 0, found {numbers[~(numbers >= 0)][0]}")
+        raise MeshError(f"{name}: expected numbers of at least 0, found {numbers[~(numbers >= 0)][0]}")

@@ -1,8 +1,8 @@
-"""The solver of sharding problems: choices, and a bound that says how much better any others can be at most.
+"""The solver of sharding problems: choices, and a bound on how much better any others can be.
 
-First the problem is brought into its normal form (`normal`). The dual (`dual`) then raises a bound, and its choices, and those by
-elimination (`start`), repaired and improved region by region (`improve`), are solutions. Small problems are given to HiGHS as
-well (`exact`).
+First the problem is presolved (`presolve`). The dual (`lagrangian_dual`) then raises a bound. Its choices, and those from
+elimination (`initial_choices`), are repaired and improved region by region (`neighbourhood_search`). Small problems are also
+solved by HiGHS (`milp`).
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from meshbridge.search.problem import Indices, Problem
 from meshbridge.search.start import starts
 
 ROUNDS = 400
-"""Rounds of the dual at most. On IOPDDL's B and G, 40 more after 280 raise the bound by less than half a percent."""
+"""The most rounds of the dual. On IOPDDL's B and G, 40 more after 280 raise the bound by less than half a percent."""
 
 LARGE = (0.4, 1.0)
-"""By when, of the time, the bound and the regions end. Not measured against others."""
+"""The fractions of the time at which the bound and the regions end. Not measured against others."""
 
 SMALL = (0.2, 0.6)
-"""The same of small problems, which HiGHS has the rest for. Not measured against others."""
+"""The same for small problems, where HiGHS gets the rest. Not measured against others."""
 
 MANY, CAUTION, CAUTION_FEW = 5_000, 1.0, 0.1
-"""`Dual`'s caution for that many variables and more, for which few rounds have to do, and for fewer, whose bound rises further
-by larger steps. Before tied variables were one, IOPDDL's C (32,894 variables) ended in 60 s at the best published cost with 1.0,
-and 15.5 % above it with 0.1, and V (816) 51 % above it with 1.0 and at it with 0.1."""
+"""The dual's `caution` for that many variables and more, which get few rounds, and for fewer, whose bound rises further by larger
+steps. Before tied variables were merged, IOPDDL's C (32,894 variables) ended in 60 s at the best published cost with 1.0, and
+15.5 % above it with 0.1, and V (816) 51 % above it with 1.0 and at it with 0.1."""
 
 ATTEMPTS = 40
-"""Regions for each variable that has several choices, at most: with enough seconds, the same ones in each run."""
+"""The most regions for each variable that has several choices: with enough seconds, every run takes the same ones."""
 
 EQUAL = 1e-7
-"""Relative differences of bound and cost that are taken for none, by HiGHS too: the messages raise a bound no nearer."""
+"""Relative differences of bound and cost that count as none, for HiGHS too: the messages raise a bound no nearer."""
 
 Progress = Callable[[float, float], None]
 """Called with the best cost so far, infinite before there is one, and the bound."""
@@ -50,7 +50,7 @@ Progress = Callable[[float, float], None]
 @final
 @dataclass(frozen=True)
 class Solution:
-    """Choices within all limits, one for each variable, and no choices cost less than `bound`."""
+    """Choices within all limits, one for each variable; no choices cost less than `bound`."""
 
     chosen: tuple[int, ...]
     cost: float
@@ -59,13 +59,13 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """How much of the cost other choices can save at most, relative to the cost: 0 for the best choices."""
+        """The most that other choices can save, relative to the cost: 0 for the best choices."""
         return max(0.0, (self.cost - self.bound) / self.cost) if self.cost > 0 else 0.0
 
 
 @final
 class LimitError(MeshError):
-    """No choices within the memory limit were found. `chosen` are those that were nearest, `peak` their bytes, at `time`."""
+    """No choices within the memory limit were found. `chosen` came nearest, with `peak` bytes at `time`."""
 
     def __init__(self, text: str, chosen: tuple[int, ...], peak: float, time: int) -> None:
         super().__init__(text)
@@ -82,11 +82,10 @@ def solve(
 ) -> Solution:
     """Choices of low cost within the memory limit, with a bound, after about so many seconds or once they are proven best.
 
-    `starts` are choices to begin from besides the solver's own. With seconds enough to end by itself, the solver gives the same
-    answer in each run; by the clock, or on KeyboardInterrupt, it gives the best so far. Reading a problem into its normal form is
-    not cut short: 10 s for 60,000 variables.
+    `starts` are choices to begin from besides the solver's own. With enough seconds, every run returns the same choices; at the
+    deadline, or on KeyboardInterrupt, the best so far. Presolve is not cut short: 10 s for 60,000 variables.
 
-    Raises LimitError if it found no choices within the memory limit, MeshError if none that are allowed together.
+    Raises LimitError if it found no choices within the memory limit, MeshError if no choices are allowed together.
     """
     deadline = clock() + seconds
     for index, start in enumerate(starts):
@@ -96,7 +95,7 @@ def solve(
         raise MeshError("search: no choices are allowed together: some variable has none that each of its neighbours allows")
     search = _Search(problem, form, progress, clock)
     search.check_least()
-    with suppress(KeyboardInterrupt):  # the best so far is the answer
+    with suppress(KeyboardInterrupt):  # return the best so far
         search.run(deadline, starts)
     return search.result()
 
@@ -124,15 +123,15 @@ class _Search:
 
     def check_least(self) -> None:
         """Raises LimitError if even the smallest choices are too large."""
-        least = [int(held.argmin()) if held.size else 0 for held in self.problem.bytes]
+        least = [int(sizes.argmin()) if sizes.size else 0 for sizes in self.problem.bytes]
         if least and self.problem.peak(least) > self.problem.limit:
             raise self._error("even the smallest choices hold", tuple(least))
 
-    def _error(self, what: str, chosen: tuple[int, ...]) -> LimitError:
+    def _error(self, description: str, chosen: tuple[int, ...]) -> LimitError:
         usage = self.problem.usage(chosen)
         at, peak = int(usage.argmax()), float(usage.max())
-        more = f"{peak - self.problem.limit:,.0f} more than the limit of {self.problem.limit:,.0f}"
-        return LimitError(f"search: {what} {peak:,.0f} bytes at time {at}, {more}", chosen, peak, at)
+        excess = f"{peak - self.problem.limit:,.0f} more than the limit of {self.problem.limit:,.0f}"
+        return LimitError(f"search: {description} {peak:,.0f} bytes at time {at}, {excess}", chosen, peak, at)
 
     def offer(self, chosen: tuple[int, ...]) -> None:
         """Takes choices if they are allowed, within the limit and better."""
@@ -173,7 +172,7 @@ class _Search:
             self.raise_bound(bound)
 
     def _rounds(self, dual: Dual, until: float) -> list[Indices]:
-        """Raises the bound; the choices of the last few rounds."""
+        """Raises the bound. Returns the choices of the latest rounds."""
         recent: list[Indices] = []
         for _ in range(ROUNDS):
             recent = [*recent[-2:], dual.round()]
@@ -184,7 +183,7 @@ class _Search:
         return recent
 
     def _improve(self, dual: Dual, candidates: list[Indices], until: float) -> None:
-        """Repairs what is above the limit, while it costs less than what is known, and improves the best, region by region."""
+        """Repairs choices above the limit while they cost less than the best, and improves the best, region by region."""
         for chosen in starts(dual):
             candidates.append(chosen)
             self.offer(self.form.original(chosen))
@@ -198,7 +197,7 @@ class _Search:
             improver.take(min(above, key=improver.merit_of))
             self._attempts(improver, attempts, until, lambda: not improver.within and improver.cost < self.cost)
         if self.chosen is not None and (not improver.within or self.cost < improver.cost):
-            improver.take(self._known())
+            improver.take(self._presolved_choices())
         self._attempts(improver, attempts, until, lambda: True)
 
     def _attempts(self, improver: Improver, most: int, until: float, going: Callable[[], bool]) -> None:
@@ -213,10 +212,10 @@ class _Search:
     def _fits(self, chosen: Indices) -> bool:
         return bool(self.form.usage(chosen).max(initial=0.0) <= self.form.limit)
 
-    def _known(self) -> Indices:
-        """The best choices so far in the normal form; where one is left out there, the first that is not."""
+    def _presolved_choices(self) -> Indices:
+        """The best choices so far in the presolved problem; the first choice where one was left out."""
         assert self.chosen is not None
-        return self.form.known(self.chosen)
+        return self.form.from_original(self.chosen)
 
     def _report(self, improver: Improver) -> None:
         cost, chosen = improver.best

@@ -1,4 +1,4 @@
-"""The user's own expressions: where in a source file one stands, read off a location, and what to write there instead."""
+"""The user's own expressions: where one stands in a source file, by its location, and what to write there."""
 
 from __future__ import annotations
 
@@ -16,29 +16,28 @@ _RANGE = r'{}":{}:{}(?: to (\d*):(\d+))?'
 
 
 class SourceExpression(NamedTuple):
-    """An expression in a source file; lines count from 1, columns from 0, in bytes, as Python's own."""
+    """An expression in a source file; lines count from 1, columns from 0, in bytes, as in Python's `ast`."""
 
     file: str
     line: int
     column: int
     end_line: int
-    "That of `line`, and a column of -1, where the location does not say where the expression ends."
+    "`line`, with a column of -1, if the location does not say where the expression ends."
     end_column: int
 
 
-def place_of(location: ir.Location, line: SourceLocation) -> SourceExpression:
-    """Where the expression stands that begins at a `line` which the location names."""
+def expression_at(location: ir.Location, line: SourceLocation) -> SourceExpression:
+    """The expression that begins at a `line` which the location names."""
     text = str(location)
-    found = re.search(_RANGE.format(re.escape(line.file), line.line, line.column), text)
-    end = found[1] if found is not None else None
-    column = found[2] if found is not None else None
+    match = re.search(_RANGE.format(re.escape(line.file), line.line, line.column), text)
+    end = match[1] if match is not None else None
+    column = match[2] if match is not None else None
     return SourceExpression(line.file, line.line, line.column, int(end or line.line), int(column) if column else -1)
 
 
 def constrained_text(place: SourceExpression, spec: str, otherwise: str) -> str:
-    """What to write so that the value of an expression is sharded as `spec` says: an assignment to paste behind the one that
-    gives the value its name, else what to put in the expression's stead. Where the source cannot be read, the value is called
-    `otherwise`."""
+    """What to write so that the value of an expression is sharded as `spec`: an assignment to add after the one that names the
+    value, or a replacement of the expression. If the source cannot be read, the value is called `otherwise`."""
     expression, name = _written(place)
     if name:
         return f"{name} = jax.lax.with_sharding_constraint({name}, {spec})"
@@ -46,14 +45,14 @@ def constrained_text(place: SourceExpression, spec: str, otherwise: str) -> str:
 
 
 def _written(place: SourceExpression) -> tuple[str, str]:
-    """The text of the expression, and the name that it is assigned to; empty where there is none, or the source is not there."""
+    """The text of the expression, and the name that it is assigned to; empty without a name, or without the source."""
     source, tree = _parsed(place.file)
     if tree is None:
         return "", ""
-    found = [node for node in _expressions(tree) if _is_at(node, place)]
-    if not found:
+    nodes = [node for node in _expressions(tree) if _is_at(node, place)]
+    if not nodes:
         return "", ""
-    widest = max(found, key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0))
+    widest = max(nodes, key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0))
     text = " ".join((ast.get_source_segment(source, widest) or "").split())
     return text, _names(tree).get((widest.lineno, widest.col_offset, widest.end_lineno, widest.end_col_offset), "")
 
@@ -70,11 +69,11 @@ def _expressions(tree: ast.Module) -> Iterator[ast.expr]:
 
 
 def _names(tree: ast.Module) -> dict[tuple[int, int, int | None, int | None], str]:
-    """By where an expression stands that is assigned to one name, that name."""
+    """The name that each expression is assigned to, by the expression's position."""
     return {
-        (each.value.lineno, each.value.col_offset, each.value.end_lineno, each.value.end_col_offset): each.targets[0].id
-        for each in ast.walk(tree)
-        if isinstance(each, ast.Assign) and len(each.targets) == 1 and isinstance(each.targets[0], ast.Name)
+        (node.value.lineno, node.value.col_offset, node.value.end_lineno, node.value.end_col_offset): node.targets[0].id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
     }
 
 

@@ -1,4 +1,4 @@
-"""Choices to begin from: by elimination of what messages leave of the costs, at prices of memory like those of the dual."""
+"""Initial choices: by elimination after the messages, at prices of memory near those of the dual."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from meshbridge.search.dual import Dual
 from meshbridge.search.problem import Indices
 
 FACTORS = (1.3, 1.0)
-"""What the dual's prices are multiplied by: above those of the bound, less is above the limit. Not measured finely."""
+"""Factors on the dual's prices: above the bound's prices, less is above the limit. Not measured finely."""
 
 SWEEPS = 2
 """Sweeps of messages at these prices. Not measured against others."""
 
 
 def starts(dual: Dual) -> Iterator[Indices]:
-    """Choices at each of these prices, maybe above the limit; of those by themselves and those by elimination the better ones.
+    """Choices at each of these prices, maybe above the limit: the better of those by themselves and those from elimination.
 
-    Elimination raises the bound, too, where its tables lose little.
+    Elimination also raises the bound, where its tables lose little.
     """
     normal, memory = dual.normal, dual.normal.memory
     cutsets = Cutsets(normal, dual.leaves)
@@ -28,10 +28,10 @@ def starts(dual: Dual) -> Iterator[Indices]:
         _, alone = dual.swept(costs, SWEEPS)
         bound, decided = dual.decided(costs)
         dual.bound = max(dual.bound, bound + dual.of_limit(prices))
-        found = []
+        candidates = []
         for chosen in (alone, decided):
             for turn in range(CUTSETS):
                 chosen = cutsets.improved(chosen, costs, turn)
             forbidden, cost = normal.cost(chosen)
-            found.append((forbidden, cost + float((costs - normal.costs)[normal.offsets[:-1] + chosen].sum()), chosen))
-        yield min(found, key=lambda each: each[:2])[2]
+            candidates.append((forbidden, cost + float((costs - normal.costs)[normal.offsets[:-1] + chosen].sum()), chosen))
+        yield min(candidates, key=lambda candidate: candidate[:2])[2]

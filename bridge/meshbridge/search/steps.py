@@ -1,4 +1,4 @@
-"""Memory over time: the times at which it can be highest, and what each holder holds at which of them."""
+"""The memory profile: the times at which memory can peak, and which holders are alive at each."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from meshbridge.search.problem import Indices, Numbers, Problem
 @final
 @dataclass(frozen=True, eq=False)
 class MemorySteps:
-    """Memory: the times at which it can be highest, as steps, and which of them each holder lives at.
+    """The times at which memory can peak, as steps, and the steps at which each holder is alive.
 
-    A step is a time at which something begins to live and after which something ends, before anything else begins: what lives at
-    any other time lives at one of these. Steps at which even the largest choices fit are left out.
+    A step is a time at which a lifetime begins and after which one ends before another begins: what is alive at any other time is
+    alive at one of these. Steps at which even the largest choices fit are left out.
     """
 
-    first: Indices  # by holder: the first step at which it lives
-    last: Indices  # by holder: the step after the last one
-    times: Indices  # by step: the time
+    starts: Indices  # the first step of each holder
+    stops: Indices  # the step after the last one of each holder
+    times: Indices  # the time of each step
 
     def usage(self, held: Numbers) -> Numbers:
-        """By step: the bytes that live there, of the bytes that each holder holds."""
-        changes = np.bincount(self.first, held, self.times.size + 1) - np.bincount(self.last, held, self.times.size + 1)
+        """The bytes alive at each step, given the bytes of each holder."""
+        changes = np.bincount(self.starts, held, self.times.size + 1) - np.bincount(self.stops, held, self.times.size + 1)
         return np.cumsum(changes)[:-1]
 
     def highest(self, numbers: Numbers) -> Numbers:
-        """By holder: the highest of the steps' numbers of the steps at which it lives; minus infinity if it lives at none."""
-        result = np.full(self.first.size, -np.inf)
-        spans = self.last - self.first
+        """For each holder, the highest of the steps' numbers while it is alive; minus infinity if it is alive at none."""
+        result = np.full(self.starts.size, -np.inf)
+        spans = self.stops - self.starts
         spread, length = numbers, 1  # spread[t]: the highest of `length` steps from t on
         while spread.size:
             fits = (length <= spans) & (spans < 2 * length)
-            result[fits] = np.maximum(spread[self.first[fits]], spread[self.last[fits] - length])
+            result[fits] = np.maximum(spread[self.starts[fits]], spread[self.stops[fits] - length])
             spread, length = np.maximum(spread[:-length], spread[length:]), 2 * length
         return result
 
     def prices(self, multipliers: Numbers) -> Numbers:
-        """By holder: the sum of the multipliers of the steps at which it lives."""
+        """For each holder, the sum of the multipliers of the steps at which it is alive."""
         sums = np.concatenate(([0.0], np.cumsum(multipliers)))
-        return np.asarray(sums[self.last] - sums[self.first])
+        return np.asarray(sums[self.stops] - sums[self.starts])
 
 
 def scarce(problem: Problem, largest: Numbers) -> MemorySteps:
@@ -56,9 +56,9 @@ def scarce(problem: Problem, largest: Numbers) -> MemorySteps:
     begins, ends = np.unique(spans[alive, 0]), np.unique(spans[alive, 1])
     before_next = np.append(begins[1:], np.iinfo(np.int64).max)
     times = begins[np.searchsorted(ends, before_next, side="right") > np.searchsorted(ends, begins, side="right")]
-    first, last = np.searchsorted(times, spans[:, 0]), np.searchsorted(times, spans[:, 1])
-    last = np.where(alive, last, first)
-    most = MemorySteps(first, last, times).usage(largest)
+    starts, stops = np.searchsorted(times, spans[:, 0]), np.searchsorted(times, spans[:, 1])
+    stops = np.where(alive, stops, starts)
+    most = MemorySteps(starts, stops, times).usage(largest)
     times = times[most > problem.limit]
-    first, last = np.searchsorted(times, spans[:, 0]), np.searchsorted(times, spans[:, 1])
-    return MemorySteps(first, np.where(alive, last, first), times)
+    starts, stops = np.searchsorted(times, spans[:, 0]), np.searchsorted(times, spans[:, 1])
+    return MemorySteps(starts, np.where(alive, stops, starts), times)

@@ -1,8 +1,7 @@
-"""Ties: where each choice of a variable allows one choice of a neighbour and the other way round, one of them decides for both.
+"""Ties: an edge that allows each choice of a variable with exactly one choice of its neighbour makes one of them decide for both.
 
-Most edges that forbid anything are such ties: of an op and what is read of it, which have to be sharded alike. A group of tied
-variables is one variable, so that what has to change together changes together. On IOPDDL's Q, 129 groups take the place of
-41,000 variables.
+Most edges that forbid anything are ties: between an op and an operand, which have to be sharded alike. A group of tied variables
+becomes one variable, so that what has to change together changes together. On IOPDDL's Q, 129 groups replace 41,000 variables.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ Edges = dict[tuple[int, int], Numbers]
 @final
 @dataclass(eq=False)
 class TiedProblem:
-    """A problem on the way to its normal form, its variables those that decide for all others."""
+    """A problem during presolve. Its variables are those that decide for all others."""
 
     costs: list[Numbers]
-    edges: Edges  # i < j; alike ones share an object
-    owners: Indices  # by variable of the problem: the one that decides for it
-    kept: list[Indices]  # by variable of the problem: its choices, one for each choice of its owner
+    edges: Edges  # i < j; equal matrices are one object
+    owners: Indices  # for each variable of the problem, the variable that decides for it
+    choices: list[Indices]  # for each variable of the problem, its choices, one for each choice of its owner
 
 
 def contracted(draft: TiedProblem) -> TiedProblem:
-    """The problem with one variable in the place of each group of tied ones. Costs may be infinite where ties contradict."""
+    """The problem with one variable for each group of tied ones. Costs may be infinite where ties contradict each other."""
     partners = {id(matrix): _partners(matrix) for matrix in draft.edges.values()}
     near: dict[int, list[tuple[int, Indices]]] = defaultdict(list)
     for (i, j), matrix in draft.edges.items():
@@ -42,8 +41,8 @@ def contracted(draft: TiedProblem) -> TiedProblem:
         return draft
     count = len(draft.costs)
     roots = np.full(count, -1, dtype=np.int64)
-    names: list[int] = []  # by group: its first variable
-    maps: list[Indices] = [np.arange(each.size) for each in draft.costs]  # by variable: its choice by choice of its group
+    names: list[int] = []  # the first variable of each group
+    maps: list[Indices] = [np.arange(cost.size) for cost in draft.costs]  # each variable's choice for each choice of its group
     for v in range(count):
         if roots[v] < 0:
             roots[v] = len(names)
@@ -58,12 +57,12 @@ def contracted(draft: TiedProblem) -> TiedProblem:
     for v, group in enumerate(roots.tolist()):
         costs[group] += draft.costs[v][maps[v]]
     edges = _moved(draft.edges, roots, maps, costs)
-    kept = [choices[maps[v]] for choices, v in zip(draft.kept, draft.owners.tolist(), strict=True)]
-    return TiedProblem(costs, edges, roots[draft.owners], kept)
+    chosen = [kept_choices[maps[v]] for kept_choices, v in zip(draft.choices, draft.owners.tolist(), strict=True)]
+    return TiedProblem(costs, edges, roots[draft.owners], chosen)
 
 
 def _partners(matrix: Numbers) -> tuple[Indices, Indices] | None:
-    """By row the only allowed column and by column the only allowed row, if the matrix ties its variables."""
+    """The only allowed column of each row and the only allowed row of each column, if the matrix ties its variables."""
     rows, columns = matrix.shape
     if rows != columns or np.isfinite(matrix).sum() != rows:
         return None
@@ -74,8 +73,8 @@ def _partners(matrix: Numbers) -> tuple[Indices, Indices] | None:
 
 
 def _moved(edges: Edges, roots: Indices, maps: list[Indices], costs: list[Numbers]) -> Edges:
-    """The edges between groups; what an edge inside of one costs is added to its costs. Like sums are one object."""
-    orders = [each.tobytes() for each in maps]
+    """The edges between groups. An edge inside a group is added to its costs. Equal sums are one object."""
+    orders = [choice_map.tobytes() for choice_map in maps]
     tables: dict[tuple[int, bytes, bytes], Numbers] = {}
     parts: dict[tuple[int, int], list[tuple[int, bytes, bytes, bool]]] = defaultdict(list)
     group = roots.tolist()
@@ -89,11 +88,11 @@ def _moved(edges: Edges, roots: Indices, maps: list[Indices], costs: list[Number
             tables[key] = matrix[np.ix_(maps[i], maps[j])]
         parts[min(a, b), max(a, b)].append((*key, a > b))
     sums: dict[tuple[tuple[int, bytes, bytes, bool], ...], Numbers] = {}
-    moved = {}
+    merged = {}
     for pair, terms in parts.items():
         ordered = tuple(sorted(terms))
         if ordered not in sums:
             total = np.sum([tables[key[:3]].T if key[3] else tables[key[:3]] for key in ordered], axis=0)
             sums[ordered] = np.ascontiguousarray(total)
-        moved[pair] = sums[ordered]
-    return moved
+        merged[pair] = sums[ordered]
+    return merged

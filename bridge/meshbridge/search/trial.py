@@ -1,4 +1,4 @@
-"""What comes of a choice of shardings: the program is partitioned with it, and its step predicted."""
+"""Trials: the program is partitioned with given shardings, and its step predicted."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from meshbridge.search.boundary import ShardedBoundary
 
 @dataclass(frozen=True)
 class Trial:
-    """A plan, and what is predicted of it."""
+    """A plan, and its prediction."""
 
     boundary: ShardedBoundary
     seconds: float
     exposed_seconds: float
     wire_bytes: float
     peak_bytes: float
-    way: PlanVariant | None
-    "In which it was planned; None as users get it."
+    variant: PlanVariant | None
+    "The variant in which it was planned; None for the user's options."
 
 
-def ways(options: Options, graph: Graph) -> tuple[PlanVariant, ...]:
-    """Ways in which users may get a plan of the program, of which one is better for one, and another for the next."""
+def variants(options: Options, graph: Graph) -> tuple[PlanVariant, ...]:
+    """Plan variants of the program, none of which is best for all boundaries."""
     assert options.target is not None
     plain = PlanVariant(options.target.device), PlanVariant(options.machine, hides=True)
     rings = ring_variants(options) if has_scores(graph) else ()
@@ -41,32 +41,32 @@ def ways(options: Options, graph: Graph) -> tuple[PlanVariant, ...]:
 
 
 def attempt(
-    legal: ir.Module, boundary: ShardedBoundary, options: Options, way: PlanVariant | None
+    legal: ir.Module, boundary: ShardedBoundary, options: Options, variant: PlanVariant | None
 ) -> tuple[Trial, ir.Module] | None:
-    """What comes of a legal program with these shardings, and one device's program of it, planned in this way, or, for three
-    times as long, as users get it. None where it cannot be partitioned so, or not within the options' limit of memory, and where
-    the way has no plan of its own."""
+    """The prediction for a legal program with these shardings, and one device's program, planned in this variant, or, in three
+    times the time, with the user's options. None if it cannot be partitioned so, or not within the options' memory limit, or if
+    the variant has no plan of its own."""
     target = options.target
     assert target is not None
     try:
-        module = planned(legal, boundary, options, way)
+        module = planned(legal, boundary, options, variant)
         with module.context, ir.Location.unknown():
             step = predict(module, target)
     except MeshError:
         return None
     peak = memory(main_function(module)).peak
-    return Trial(boundary, step.seconds, step.exposed_seconds, communication(module).wire_bytes, peak, way), module
+    return Trial(boundary, step.seconds, step.exposed_seconds, communication(module).wire_bytes, peak, variant), module
 
 
-def planned(legal: ir.Module, boundary: ShardedBoundary, options: Options, way: PlanVariant | None) -> ir.Module:
-    """One device's program, in this way or as users get it. Raises MeshError where it cannot be partitioned so, and where the
-    way has no plan of its own."""
+def planned(legal: ir.Module, boundary: ShardedBoundary, options: Options, variant: PlanVariant | None) -> ir.Module:
+    """One device's program, in this variant or with the user's options. Raises MeshError if it cannot be partitioned so, and if
+    the variant has no plan of its own."""
     module = copy_module(legal)
     with module.context, ir.Location.unknown(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a program that nobody has written
+        warnings.simplefilter("ignore")  # warnings about trial programs
         boundary.annotate(module)
-        if way is None:
+        if variant is None:
             partition_module(module, options)
-        elif not plan_in(module, options, way):
-            raise MeshError("error: the program has no plan of its own in this way")
+        elif not plan_in(module, options, variant):
+            raise MeshError("error: the program has no plan of its own in this variant")
     return module

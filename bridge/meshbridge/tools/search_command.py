@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from meshbridge import conversion, partitioning, pipeline
 from meshbridge.read import files, formats
-from meshbridge.search import shapes
-from meshbridge.search.asked import Asked, Fixed
+from meshbridge.search import mesh_notation
 from meshbridge.search.plan import plan_of
+from meshbridge.search.request import Fixed, SearchRequest
 from meshbridge.search.search import best_of
 from meshbridge.tools import arguments, console, progress
 
@@ -48,18 +48,18 @@ def add_options(parser: console.Parser) -> None:
 
 def _meshes(text: str) -> str:
     with arguments.refusing():
-        shapes.meshes(text)
+        mesh_notation.meshes(text)
     return text
 
 
 def _machine(text: str) -> str:
     with arguments.refusing():
-        return shapes.timed(text)
+        return mesh_notation.timed(text)
 
 
 def _sub_axes(text: str) -> tuple[str, tuple[int, ...]]:
     with arguments.refusing():
-        return shapes.sub_axes(text)
+        return mesh_notation.sub_axes(text)
 
 
 def _fixed(text: str) -> Fixed:
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     written = {"-o": options.output, "--annotated": options.annotated}
     console.refuse_outputs("meshbridge search", written)
     name = files.display_name(options.input)
-    asked = Asked(
+    request = SearchRequest(
         options.machine,
         options.layout,
         options.memory_limit,
@@ -89,8 +89,8 @@ def run(options: argparse.Namespace) -> int:
     with progress.shown((_READING, _SEARCHING, _WRITING), quiet=options.quiet) as steps, files.about(name):
         program = console.read_program(options.input, options.dims)
         steps.done(_READING)
-        meshes, asked = asked.on([] if options.mesh is None else shapes.meshes(options.mesh), dict(options.sub_axes))
-        found = best_of(program.module, meshes, asked)
+        meshes, request = request.on([] if options.mesh is None else mesh_notation.meshes(options.mesh), dict(options.sub_axes))
+        found = best_of(program.module, meshes, request)
         steps.done(_SEARCHING)
         sharded = conversion.convert(replace(program, module=found.annotated), "sdy")
         plan = plan_of(found, sharded)

@@ -155,7 +155,7 @@ def test_a_part_that_the_experts_could_use_is_tried() -> None:
     assert plan.in_shardings[0]["up"][0] == "data_1"
     assert plan.seconds < 0.99 * whole.seconds
     said = (
-        r"axis 'data' is in parts, data=2x4, which lets 4 devices share the 4 products of test_asked_axes.py:\d+, which 8 do "
+        r"axis 'data' is in parts, data=2x4, which lets 4 devices share the 4 products of test_request_axes.py:\d+, which 8 do "
         r"not divide; along whole axes a step takes .* us, and `--whole-axes` keeps to these"
     )
     assert re.fullmatch(said, plan.divided)
@@ -166,7 +166,7 @@ def test_a_part_that_the_experts_could_use_is_tried() -> None:
 
 def test_a_part_for_which_there_is_no_time_is_named() -> None:
     plan = find_experts(seconds=0.001)
-    said = r"`--sub-axes data=2x4` lets 4 devices share the 4 products of test_asked_axes.py:\d+, which 8 do not divide"
+    said = r"`--sub-axes data=2x4` lets 4 devices share the 4 products of test_request_axes.py:\d+, which 8 do not divide"
     assert re.fullmatch(said, plan.hint)
     assert f"hint: {plan.hint}" in plan.table()
     assert json.loads(plan.to_json())["hint"] == plan.hint

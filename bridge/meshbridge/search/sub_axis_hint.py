@@ -1,4 +1,4 @@
-"""Parts of axes that a search could have used: for the experts of a mixture, or heads, that no axis divides."""
+"""Sub-axes that a search could have used: for experts of a mixture, or heads, that no whole axis divides."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from meshbridge.ir.sharding import Mesh
 from meshbridge.text import time_text
 
 
-class AxisPart(NamedTuple):
-    """A part of an axis that divides a dimension of a product's operands and result which the axis does not divide."""
+class SubAxis(NamedTuple):
+    """A sub-axis that divides a batch dimension of a product which the whole axis does not divide."""
 
     axis: str
     devices: int
-    "Along the whole axis."
+    "The devices along the whole axis."
     part: int
-    "Along the part."
+    "The devices along the sub-axis."
     size: int
-    "Of the dimension."
+    "The size of the dimension."
     location: ir.Location
-    "Of the product."
+    "The location of the product."
 
     @property
     def text(self) -> str:
@@ -32,7 +32,7 @@ class AxisPart(NamedTuple):
         return f"`--sub-axes {self._sizes}` lets {self._why}"
 
     def divided(self, seconds: float) -> str:
-        """What was done without being asked for, and why; along whole axes a step takes so many `seconds`."""
+        """What the search did without being asked, and why; along whole axes a step takes so many `seconds`."""
         step = f"along whole axes a step takes {time_text(seconds)}"
         return f"axis '{self.axis}' is in parts, {self._sizes}, which lets {self._why}; {step}, and `--whole-axes` keeps to these"
 
@@ -46,14 +46,14 @@ class AxisPart(NamedTuple):
         return f"{self.part} devices share the {self.size} products of {where}, which {self.devices} do not divide"
 
 
-def unused_part(graph: Graph, mesh: Mesh) -> AxisPart | None:
-    """The part of an axis of most use to the products of a program, by what these compute: where they are as many side by side
-    as no axis divides, and a part does. None where there is no such product."""
-    found = [(node.kind.weight * graph.pricing.computed(node.rule), part) for node, part in _parts(graph, mesh)]
-    return max(found, key=lambda each: each[0])[1] if found else None
+def sub_axis_hint(graph: Graph, mesh: Mesh) -> SubAxis | None:
+    """The sub-axis of most use to the products of a program, weighted by their FLOPs: a product has a batch dimension that no
+    axis divides, and a sub-axis does. None if there is no such product."""
+    weighted = [(node.kind.weight * graph.pricing.computed(node.rule), part) for node, part in _parts(graph, mesh)]
+    return max(weighted, key=lambda pair: pair[0])[1] if weighted else None
 
 
-def _parts(graph: Graph, mesh: Mesh) -> Iterable[tuple[Node, AxisPart]]:
+def _parts(graph: Graph, mesh: Mesh) -> Iterable[tuple[Node, SubAxis]]:
     axes = [(name, size) for name, size in mesh.named_axes if size > 1]
     for node in graph.nodes:
         if not node.rule.is_contraction or node.is_identity:
@@ -63,7 +63,7 @@ def _parts(graph: Graph, mesh: Mesh) -> Iterable[tuple[Node, AxisPart]]:
             if any(count % size == 0 for _, size in axes):
                 continue
             parts = [
-                AxisPart(name, size, gcd(size, count), count, node.op.location) for name, size in axes if gcd(size, count) > 1
+                SubAxis(name, size, gcd(size, count), count, node.op.location) for name, size in axes if gcd(size, count) > 1
             ]
             if parts:
                 yield node, max(parts, key=lambda part: part.part)

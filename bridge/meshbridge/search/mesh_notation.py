@@ -1,4 +1,4 @@
-"""Meshes to search on, as they are written, and topologies for machines that are named without one."""
+"""Parses the meshes to search on, and chooses a topology for a machine that is named without one."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from meshbridge.machines.machine import named
 from meshbridge.machines.target import has_topology, of_machine
 
 AXES = ("x", "y", "z", "w", "v", "u")
-"""What axes are called that nobody names."""
+"""The names of unnamed axes."""
 
 _AXIS = re.compile(r"\s*(\w+)\s*=\s*([1-9]\d*)\s*")
 _SIZES = re.compile(r"[1-9]\d*(x[1-9]\d*)*")
 
 
-def meshes(said: str | Mapping[str, int]) -> list[Mesh]:
-    """The meshes that are meant: `data=4,model=2`, or a mapping that says this; `4x2`, whose axes are `x` and `y`; or `8`, of
-    that many devices along one axis, and along two, whatever their sizes.
+def meshes(notation: str | Mapping[str, int]) -> list[Mesh]:
+    """The meshes of `data=4,model=2`, or of a mapping that says this; of `4x2`, whose axes are `x` and `y`; or of `8`: that many
+    devices along one axis, and along two axes of any sizes.
 
-    Raises MeshError for another notation, and for more devices than a program is partitioned on.
+    Raises MeshError for another notation, and for more devices than a program can be partitioned on.
     """
-    text = said if isinstance(said, str) else ",".join(f"{name}={size}" for name, size in said.items())
+    text = notation if isinstance(notation, str) else ",".join(f"{name}={size}" for name, size in notation.items())
     axes = [_AXIS.fullmatch(part) for part in text.split(",")]
     if all(axes):
-        found = [Mesh("mesh", tuple(int(each[2]) for each in axes if each), tuple(each[1] for each in axes if each))]
+        candidates = [Mesh("mesh", tuple(int(axis[2]) for axis in axes if axis), tuple(axis[1] for axis in axes if axis))]
     elif _SIZES.fullmatch(text) is None:
         raise MeshError(
             f"error: expected a mesh, as in 16x16, data=16,model=16, or 256 for any of so many devices, found '{text}'"
@@ -39,24 +39,24 @@ def meshes(said: str | Mapping[str, int]) -> list[Mesh]:
         sizes = tuple(map(int, text.split("x")))
         if len(sizes) > len(AXES):
             raise MeshError(f"error: expected a mesh of at most {len(AXES)} axes without names, found {len(sizes)} in '{text}'")
-        found = [Mesh("mesh", sizes, AXES[: len(sizes)])]
+        candidates = [Mesh("mesh", sizes, AXES[: len(sizes)])]
     else:
         size = int(text)
         pairs = [(outer, size // outer) for outer in range(2, size) if size <= MAX_DEVICES and size % outer == 0]
-        found = [Mesh("mesh", sizes, AXES[: len(sizes)]) for sizes in ((size,), *pairs)]
-    for mesh in found:
+        candidates = [Mesh("mesh", sizes, AXES[: len(sizes)]) for sizes in ((size,), *pairs)]
+    for mesh in candidates:
         if mesh.size > MAX_DEVICES:
             raise MeshError(f"error: mesh '{text}' has {mesh.size} devices, expected at most {MAX_DEVICES}")
         if len({*mesh.axis_names}) < mesh.rank:
             raise MeshError(f"error: mesh '{text}' names an axis twice")
-    return found
+    return candidates
 
 
 def in_parts(meshes: Sequence[Mesh], sub_axes: Mapping[str, Sequence[int]]) -> tuple[list[Mesh], dict[str, tuple[str, ...]]]:
-    """The meshes where each axis that `sub_axes` names is several: 2 and 4 of `data` are `data_0` and `data_1`; and the names of
-    the parts by that of the axis.
+    """The meshes with each axis in `sub_axes` split: sub-axes 2 and 4 of `data` are `data_0` and `data_1`; and the names of the
+    sub-axes of each axis.
 
-    Raises MeshError for an axis that no mesh has, for sizes that do not make up an axis, and for a name that is taken.
+    Raises MeshError for an axis that no mesh has, for sizes that do not make up an axis, and for a name that exists.
     """
     parts = {name: tuple(f"{name}_{number}" for number in range(len(sizes))) for name, sizes in sub_axes.items()}
     return [_in_parts(mesh, sub_axes, parts) for mesh in meshes], parts
@@ -64,28 +64,29 @@ def in_parts(meshes: Sequence[Mesh], sub_axes: Mapping[str, Sequence[int]]) -> t
 
 def _in_parts(mesh: Mesh, sub_axes: Mapping[str, Sequence[int]], parts: Mapping[str, Sequence[str]]) -> Mesh:
     for name, sizes in sub_axes.items():
-        known = dict(mesh.named_axes)
-        if name not in known:
-            raise MeshError(f"error: sub-axes of '{name}', expected an axis of the mesh: {', '.join(known)}")
-        said = "x".join(map(str, sizes))
-        if len(sizes) < 2 or min(sizes) < 2 or prod(sizes) != known[name]:
+        axis_sizes = dict(mesh.named_axes)
+        if name not in axis_sizes:
+            raise MeshError(f"error: sub-axes of '{name}', expected an axis of the mesh: {', '.join(axis_sizes)}")
+        sizes_text = "x".join(map(str, sizes))
+        if len(sizes) < 2 or min(sizes) < 2 or prod(sizes) != axis_sizes[name]:
             raise MeshError(
-                f"error: sub-axes of '{name}' are {said}, expected two sizes or more, of 2 or more, that make {known[name]}"
+                f"error: sub-axes of '{name}' are {sizes_text}, "
+                f"expected two sizes or more, of 2 or more, that make {axis_sizes[name]}"
             )
-        if taken := [part for part in parts[name] if part in known]:
+        if clashing := [part for part in parts[name] if part in axis_sizes]:
             raise MeshError(
-                f"error: sub-axes of '{name}' are called {', '.join(parts[name])}, and the mesh has an axis '{taken[0]}'"
+                f"error: sub-axes of '{name}' are called {', '.join(parts[name])}, and the mesh has an axis '{clashing[0]}'"
             )
-    cut = [
-        (part, each)
+    axes = [
+        (part, part_size)
         for name, size in mesh.named_axes
-        for part, each in zip(parts.get(name, (name,)), sub_axes.get(name, (size,)), strict=True)
+        for part, part_size in zip(parts.get(name, (name,)), sub_axes.get(name, (size,)), strict=True)
     ]
-    return Mesh(mesh.name, tuple(size for _, size in cut), tuple(name for name, _ in cut))
+    return Mesh(mesh.name, tuple(size for _, size in axes), tuple(name for name, _ in axes))
 
 
 def sub_axes(text: str) -> tuple[str, tuple[int, ...]]:
-    """The notation `data=2x4`: an axis, and the sizes of its parts. Raises MeshError for another one."""
+    """Parses `data=2x4`: an axis and the sizes of its sub-axes. Raises MeshError for another notation."""
     name, _, sizes = text.partition("=")
     if not (name.strip().isidentifier() and _SIZES.fullmatch(sizes.strip())):
         raise MeshError(f"error: expected an axis and the sizes of its parts, as in data=2x4, found '{text}'")
@@ -93,7 +94,7 @@ def sub_axes(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def timed(machine: str) -> str:
-    """The same. Raises MeshError for one of which no time is known, and for one that is none."""
+    """The machine. Raises MeshError for one without known times, and for an unknown one."""
     objective(machine)
     if machine in UNNAMED:
         raise MeshError(
@@ -103,20 +104,20 @@ def timed(machine: str) -> str:
 
 
 def with_topology(machine: str, mesh: Mesh) -> str:
-    """`machine` with a topology of the mesh's devices, where it has none: of those that the mesh fits, the one whose longest side
-    is the shortest, and of GPUs as few nodes as there can be.
+    """`machine` with a topology of the mesh's devices, if it has none: among those that the mesh fits, the one whose longest side
+    is the shortest; for GPUs, the fewest nodes.
 
-    Raises MeshError where there is none.
+    Raises MeshError if there is none.
     """
     if has_topology(machine):
         return machine
-    known = named(machine)
-    if mesh.size % known.devices_per_chip:
+    device = named(machine)
+    if mesh.size % device.devices_per_chip:
         raise MeshError(
-            f"error: machine '{machine}' has {known.devices_per_chip} devices a chip, the mesh has {mesh.size} devices"
+            f"error: machine '{machine}' has {device.devices_per_chip} devices a chip, the mesh has {mesh.size} devices"
         )
-    size, is_torus = mesh.size // known.devices_per_chip, bool(known.link.wrap_multiple)
-    ways = _products(size, len(known.topology))
+    size, is_torus = mesh.size // device.devices_per_chip, bool(device.link.wrap_multiple)
+    ways = _products(size, len(device.topology))
     for sizes in sorted(ways, key=lambda sizes: (max(sizes) if is_torus else prod(sizes[:-1]), sizes)):
         text = f"{machine}:{'x'.join(map(str, sizes))}"
         try:
@@ -131,5 +132,5 @@ def with_topology(machine: str, mesh: Mesh) -> str:
 
 def _products(size: int, count: int) -> list[tuple[int, ...]]:
     """All ways to write `size` as a product of `count` numbers."""
-    divisors = [each for each in range(1, size + 1) if size % each == 0]
+    divisors = [divisor for divisor in range(1, size + 1) if size % divisor == 0]
     return [sizes for sizes in product(divisors, repeat=count) if prod(sizes) == size]

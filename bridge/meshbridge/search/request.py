@@ -1,5 +1,5 @@
-"""What the user says is law: shardings of arguments and results by patterns of their paths; and which results become which
-arguments of the next step."""
+"""What a user asks of a search: the machine, the time, shardings of arguments and results by patterns of their paths; and which
+results become which arguments of the next step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from meshbridge.ir.sharding import Mesh, Sharding, Split
 from meshbridge.pipeline import Options
 from meshbridge.search import clock as clocks
 from meshbridge.search.clock import Clock
-from meshbridge.search.shapes import in_parts
+from meshbridge.search.mesh_notation import in_parts
 
 _ENTRY = re.compile(r"\s*(\(([^()]*)\)|[^,()]+)\s*(?:,|$)")
 
@@ -42,25 +42,26 @@ class Fixed(NamedTuple):
 
     @classmethod
     def of(cls, pattern: str, spec: Iterable[object]) -> Fixed:
-        """The same of a `jax.sharding.PartitionSpec`."""
-        return cls(pattern, tuple(() if each is None else (each,) if isinstance(each, str) else tuple(each) for each in spec))  # type: ignore[arg-type]
+        """The `jax.sharding.PartitionSpec` in the same notation."""
+        entries = (() if axes is None else (axes,) if isinstance(axes, str) else tuple(axes) for axes in spec)  # type: ignore[arg-type]
+        return cls(pattern, tuple(entries))
 
     def in_parts(self, parts: Mapping[str, Sequence[str]]) -> Fixed:
-        """The same where some axes are in parts, by name."""
+        """The sharding where some axes are split into sub-axes, by name."""
         return self._replace(
             spec=tuple(tuple(chain.from_iterable(parts.get(name, (name,)) for name in names)) for names in self.spec)
         )
 
 
 def _entries(text: str, whole: str) -> list[str]:
-    found, position = [], 0
+    entry_texts, position = [], 0
     while position < len(text):
         entry = _ENTRY.match(text, position)
         if entry is None:
             raise MeshError(f"error: expected axes, None, or axes in parentheses in a sharding, found '{whole}'")
-        found.append(entry[2] if entry[2] is not None else entry[1])
+        entry_texts.append(entry[2] if entry[2] is not None else entry[1])
         position = entry.end()
-    return found
+    return entry_texts
 
 
 def _axes(entry: str) -> tuple[str, ...]:
@@ -69,51 +70,51 @@ def _axes(entry: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a search is asked for. Raises MeshError for a machine of which no time is known, and for a limit that is none."""
+class SearchRequest:
+    """A request for a search. Raises MeshError for a machine without known times, and for an invalid memory limit."""
 
     machine: str
-    "One of which time is known; without a topology, one of as many devices as the mesh is taken."
+    "A machine with known times. Without a topology, it has as many devices as the mesh."
     layout: str = ""
     memory_limit: float | str | None = None
-    "By default what the machine has."
+    "None is the memory of the machine."
     fixed: tuple[Fixed, ...] = ()
     keeps: bool = True
-    "Whether the annotations of the program stay."
+    "Whether to keep the annotations of the program."
     seconds: float = 60.0
-    "After which no further plan is tried."
+    "No plan is tried after this time."
     data_axes: tuple[str, ...] = ()
-    "Axes along which arguments are split as the user's shardings of others propagate, and not otherwise."
+    "Axes that split arguments only as the user's shardings of other arguments propagate."
     constraints: int = 0
-    "How many constraints to name at most; none are looked for otherwise. That takes as many seconds again at most."
+    "The most constraints to name; 0 looks for none. Looking for them takes up to as many seconds again."
     parts: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    "What the axes are called that make up an axis, by its name, on meshes where it is in parts."
+    "The names of the sub-axes of each axis that is split on some meshes."
     divides: bool = True
-    "Whether an axis may be in parts that nobody has named, where products are as many as only a part of it divides."
+    "Whether to split an axis that nobody has split, if only a sub-axis divides the batch dimension of a product."
     clock: Clock = field(default_factory=lambda: clocks.usual())
-    "What the seconds are of."
+    "The clock that counts the seconds."
 
-    def on(self, meshes: Sequence[Mesh], sub_axes: Mapping[str, Sequence[int]]) -> tuple[Sequence[Mesh | None], Asked]:
-        """The meshes to search on, that of the program if none is given: where some axes are in parts, and as they are; and what
-        is asked there. Raises MeshError where the parts do not fit."""
+    def on(self, meshes: Sequence[Mesh], sub_axes: Mapping[str, Sequence[int]]) -> tuple[Sequence[Mesh | None], SearchRequest]:
+        """The meshes to search on, None being the mesh of the program, and the request for them. With sub-axes, each mesh is
+        searched split and unsplit. Raises MeshError where the sub-axes do not fit."""
         if not sub_axes:
             return meshes or [None], self
         if not meshes:
             raise MeshError("error: sub-axes have no effect on the mesh that a program is sharded on: name the mesh")
-        cut, parts = in_parts(meshes, sub_axes)
-        return [*cut, *meshes], replace(self, parts=parts)
+        split_meshes, parts = in_parts(meshes, sub_axes)
+        return [*split_meshes, *meshes], replace(self, parts=parts)
 
-    def for_mesh(self, mesh: Mesh) -> Asked:
-        """The same in names of its axes: those that are in parts on it are the parts."""
-        parts = {name: found for name, found in self.parts.items() if name not in mesh.runs}
-        fixed = tuple(each.in_parts(parts) for each in self.fixed)
+    def for_mesh(self, mesh: Mesh) -> SearchRequest:
+        """The request in the axis names of this mesh: split axes are their sub-axes."""
+        parts = {name: names for name, names in self.parts.items() if name not in mesh.runs}
+        fixed = tuple(entry.in_parts(parts) for entry in self.fixed)
         return replace(
             self, fixed=fixed, data_axes=tuple(chain.from_iterable(parts.get(name, (name,)) for name in self.data_axes))
         )
 
     @property
     def options(self) -> Options:
-        """How plans are partitioned."""
+        """The options with which plans are partitioned."""
         return Options(emit="mesh", machine=self.machine, layout=self.layout, memory_limit=self.memory_limit)
 
 
@@ -123,12 +124,12 @@ class BoundaryPaths:
 
     main: ir.Operation
     arguments: tuple[str, ...]
-    "Their paths; where they have none, `argument 3`."
+    "Their paths; `argument 3` for one without a path."
     results: tuple[str, ...]
 
     @classmethod
     def of(cls, main: ir.Operation) -> BoundaryPaths:
-        """Those of a module's entry point."""
+        """The boundary of a module's entry point."""
         names = names_in(main)
         return cls(
             main,
@@ -137,61 +138,64 @@ class BoundaryPaths:
         )
 
     def types(self, side: str) -> list[ir.Type]:
-        """Those of the `arguments` or `results`."""
+        """The types of the `arguments` or `results`."""
         kind = function_type(self.main)
         return list(kind.inputs if side == "arguments" else kind.results)
 
     def alike(self) -> list[tuple[int, int]]:
-        """Arguments and the results that they become in the next step: of one type, with paths that end in the same keys. Of
-        several, those are paired first that have more keys in common."""
+        """Pairs of an argument and the result that becomes it in the next step: of one type, with paths that end in the same
+        keys. Pairs with more keys in common come first."""
         arguments, results = self.types("arguments"), self.types("results")
-        own, others = ([keys_of(path)[1:] for path in side] for side in (self.results, self.arguments))
+        result_keys, argument_keys = ([keys_of(path)[1:] for path in side] for side in (self.results, self.arguments))
         by_type: dict[ir.Type, list[int]] = {}
         for argument, type_ in enumerate(arguments):
             by_type.setdefault(type_, []).append(argument)
         common = [
             (-shared, result, argument)
-            for result, keys in enumerate(own)
+            for result, keys in enumerate(result_keys)
             for argument in by_type.get(results[result], ())
-            if (shared := _shared(keys, others[argument]))
+            if (shared := _shared(keys, argument_keys[argument]))
         ]
-        found: dict[int, int] = {}
-        taken: set[int] = set()
+        argument_of: dict[int, int] = {}
+        paired: set[int] = set()
         for _, result, argument in sorted(common):
-            if result not in found and argument not in taken:
-                found[result] = argument
-                taken.add(argument)
-        return [(argument, result) for result, argument in sorted(found.items())]
+            if result not in argument_of and argument not in paired:
+                argument_of[result] = argument
+                paired.add(argument)
+        return [(argument, result) for result, argument in sorted(argument_of.items())]
 
 
-def _shared(keys: Sequence[str], others: Sequence[str]) -> int:
-    """How many keys they end in."""
-    pairs = zip(reversed(keys), reversed(others), strict=False)
+def _shared(keys: Sequence[str], other_keys: Sequence[str]) -> int:
+    """The number of keys that two paths have in common at their ends."""
+    pairs = zip(reversed(keys), reversed(other_keys), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def fix(module: ir.Module, mesh: Mesh, fixed: Iterable[Fixed]) -> None:
-    """Writes the shardings into an annotated module, in place of what stands there.
+    """Writes the shardings into an annotated module, and replaces its annotations there.
 
     Raises MeshError for a pattern that matches nothing, an axis that the mesh does not have, and uneven shards.
     """
     leaves = BoundaryPaths.of(main_function(module))
     writers = {"arguments": reannotate.annotate_argument, "results": reannotate.annotate_result}
-    for each in fixed:
-        found = [
-            (side, place) for side in writers for place, path in enumerate(getattr(leaves, side)) if matches(each.pattern, path)
+    for sharding in fixed:
+        matched = [
+            (side, index)
+            for side in writers
+            for index, path in enumerate(getattr(leaves, side))
+            if matches(sharding.pattern, path)
         ]
-        if not found:
-            known = ", ".join((*leaves.arguments[:4], *(("…",) if len(leaves.arguments) > 4 else ())))
-            raise MeshError(f"error: no argument and no result matches '{each.pattern}': the arguments are {known}")
-        for side, place in found:
-            split = _split(each, getattr(leaves, side)[place], leaves.types(side)[place], mesh)
-            writers[side](leaves.main, place, Sharding(mesh.name, split))
+        if not matched:
+            some = ", ".join((*leaves.arguments[:4], *(("…",) if len(leaves.arguments) > 4 else ())))
+            raise MeshError(f"error: no argument and no result matches '{sharding.pattern}': the arguments are {some}")
+        for side, index in matched:
+            split = _split(sharding, getattr(leaves, side)[index], leaves.types(side)[index], mesh)
+            writers[side](leaves.main, index, Sharding(mesh.name, split))
 
 
 def refuse_unused(module: ir.Module, mesh: Mesh, data_axes: Iterable[str]) -> None:
-    """Raises MeshError for an axis of data that the mesh does not have, and for one along which an annotated module splits
-    nothing: the search would leave it idle."""
+    """Raises MeshError for a data axis that the mesh does not have, and for one along which the annotated module shards nothing:
+    the search would leave it idle."""
     used = {
         axis
         for op in walk(main_function(module))
@@ -207,14 +211,14 @@ def refuse_unused(module: ir.Module, mesh: Mesh, data_axes: Iterable[str]) -> No
             )
 
 
-def _split(fixed: Fixed, what: str, type_: ir.Type, mesh: Mesh) -> Split:
+def _split(fixed: Fixed, name: str, type_: ir.Type, mesh: Mesh) -> Split:
     shape = tuple(ir.RankedTensorType(type_).shape) if isinstance(type_, ir.RankedTensorType) else ()
     if len(fixed.spec) > len(shape):
-        raise MeshError(f"error: '{fixed.pattern}' names {len(fixed.spec)} dimensions, {what} has {len(shape)}")
+        raise MeshError(f"error: '{fixed.pattern}' names {len(fixed.spec)} dimensions, {name} has {len(shape)}")
     runs: Mapping[str, tuple[int, ...]] = mesh.runs
     if unknown := [name for names in fixed.spec for name in names if name not in runs]:
         raise MeshError(f"error: '{fixed.pattern}': the mesh has no axis '{unknown[0]}', expected one of {', '.join(runs)}")
-    named = [name for names in fixed.spec for name in names]
+    named = [*chain.from_iterable(fixed.spec)]
     if len({*named}) < len(named):
         raise MeshError(f"error: '{fixed.pattern}' names an axis twice: {', '.join(named)}")
     split = tuple(tuple(axis for name in names for axis in runs[name]) for names in fixed.spec)
@@ -222,5 +226,5 @@ def _split(fixed: Fixed, what: str, type_: ir.Type, mesh: Mesh) -> Split:
     for dim, (size, axes) in enumerate(zip(shape, split, strict=True)):
         if size % mesh.group_size(axes):
             devices = f"{mesh.group_size(axes)} devices"
-            raise MeshError(f"error: '{fixed.pattern}': dimension {dim} of {what} has size {size}, which {devices} do not divide")
+            raise MeshError(f"error: '{fixed.pattern}': dimension {dim} of {name} has size {size}, which {devices} do not divide")
     return split
