@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from meshbridge.ir.errors import MeshError
-from meshbridge.search.problem import Problem
-from meshbridge.search.solve import solve
+from meshbridge.solver.problem import Problem
+from meshbridge.solver.solve import solve
 
 SOURCE = "https://raw.githubusercontent.com/google/iopddl/main/benchmarks"
 

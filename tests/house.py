@@ -18,6 +18,7 @@ LAYERS = (
     "api",
     "jitted",
     "search",
+    "solver",
     "reports conversion",
     "pages",
     "partitioning",

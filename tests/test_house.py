@@ -41,6 +41,12 @@ def test_verify_shares_no_code_with_what_it_verifies() -> None:
         assert all(parts[1] == "verify" or parts[1:3] == ["ir", "mlir"] for parts in ours), path
 
 
+def test_the_solver_knows_no_meshes_and_no_programs() -> None:
+    for path in (BRIDGE / "solver").rglob("*.py"):
+        ours = [name for name in imports(path) if name.startswith("meshbridge.")]
+        assert all(name.startswith(("meshbridge.solver", "meshbridge.ir.errors.")) for name in ours), path
+
+
 def test_the_house_imports_no_converter() -> None:
     for path in BRIDGE.rglob("*.py"):
         assert not [name for name in imports(path) if name.startswith("meshbridge_converters")], path

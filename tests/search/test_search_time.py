@@ -16,8 +16,8 @@ from jax.sharding import PartitionSpec as P
 import meshbridge
 from meshbridge.search import clock as clocks
 from meshbridge.search import constraints, mesh_search
-from meshbridge.search.problem import Problem
-from meshbridge.search.solve import Solution, solve
+from meshbridge.solver.problem import Problem
+from meshbridge.solver.solve import Solution, solve
 
 
 @dataclass

@@ -16,8 +16,8 @@ from meshbridge.decide.graph import Tensor
 from meshbridge.search import mesh_search
 from meshbridge.search.clock import Work
 from meshbridge.search.sharding_problem import Form, ShardingProblem
-from meshbridge.search.solve import solve
 from meshbridge.search.trial import Trial
+from meshbridge.solver.solve import solve
 from testdata.catalogue import build
 
 

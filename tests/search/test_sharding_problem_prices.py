@@ -16,7 +16,7 @@ from meshbridge.search import mesh_search
 from meshbridge.search.boundary import ends
 from meshbridge.search.clock import Work
 from meshbridge.search.sharding_problem import ShardingProblem
-from meshbridge.search.solve import Solution, solve
+from meshbridge.solver.solve import Solution, solve
 from testdata.realistic.catalogue import build
 
 

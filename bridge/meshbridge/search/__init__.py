@@ -1,1 +1,1 @@
-"""Search: chooses a sharding for each op, as a problem of choices with costs; its solver, and a lower bound on the cost"""
+"""Search: chooses a sharding for each op, as a problem of choices with costs (`solver`), and bounds the cost of any other plan"""

@@ -25,9 +25,9 @@ from meshbridge.search.constraints import Constraints
 from meshbridge.search.free_graph import FreeGraph
 from meshbridge.search.request import BoundaryPaths, SearchRequest
 from meshbridge.search.sharding_problem import ShardingProblem
-from meshbridge.search.solve import solve
 from meshbridge.search.sub_axis_hint import SubAxis, sub_axis_hint
 from meshbridge.search.trial import Trial, attempt, planned, variants
+from meshbridge.solver.solve import solve
 
 REFINED = 5
 """The number of cheapest starting points from which plans are refined at each price of memory."""

@@ -30,7 +30,7 @@ from meshbridge.decide.node_costs import KindCosts, costs_of_nodes
 from meshbridge.decide.refine import moved
 from meshbridge.ir.sharding import Axes, Sharding, Split
 from meshbridge.ops.option import sharding_of
-from meshbridge.search.problem import Numbers, Problem
+from meshbridge.solver.problem import Numbers, Problem
 
 MOST_FORMS = 700
 """The most pairs of a split and another form that are choices of a tensor. Beyond that, each reader pays its share of a

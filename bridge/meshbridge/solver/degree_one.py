@@ -13,8 +13,8 @@ from typing import final
 
 import numpy as np
 
-from meshbridge.search.memory import ranges
-from meshbridge.search.problem import Indices, Numbers
+from meshbridge.solver.memory import ranges
+from meshbridge.solver.problem import Indices, Numbers
 
 
 @final

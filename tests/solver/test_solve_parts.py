@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.iopddl import generated
-from meshbridge.search import cutset as cutset_module
-from meshbridge.search import dual as dual_module
-from meshbridge.search.cutset import Cutsets
-from meshbridge.search.dual import Dual
-from meshbridge.search.improve import Improver
-from meshbridge.search.leaves import DegreeOne
-from meshbridge.search.messages import Messages
-from meshbridge.search.normal import Normal, normal
-from meshbridge.search.problem import Problem
-from meshbridge.search.start import starts
-from meshbridge.search.steps import MemorySteps
+from meshbridge.solver import cutset as cutset_module
+from meshbridge.solver import lagrangian_dual as dual_module
+from meshbridge.solver.cutset import Cutsets
+from meshbridge.solver.degree_one import DegreeOne
+from meshbridge.solver.initial_choices import initial_choices
+from meshbridge.solver.lagrangian_dual import LagrangianDual
+from meshbridge.solver.memory_profile import MemoryProfile
+from meshbridge.solver.neighbourhood_search import NeighbourhoodSearch
+from meshbridge.solver.presolve import Presolved, presolve
+from meshbridge.solver.problem import Problem
+from meshbridge.solver.trws import TRWS
 
 INF = float("inf")
 
@@ -39,13 +39,13 @@ def drawn(seed: int, count: int = 6) -> Problem:
     return Problem(tuple(random.integers(0, 9, size).astype(float) for size in sizes), tuple(edges))
 
 
-def formed(problem: Problem) -> Normal:
-    form = normal(problem)
+def formed(problem: Problem) -> Presolved:
+    form = presolve(problem)
     assert form is not None
     return form
 
 
-def every(form: Normal) -> list[np.ndarray]:
+def every(form: Presolved) -> list[np.ndarray]:
     return [np.array(choices, dtype=np.int64) for choices in itertools.product(*(range(size) for size in form.sizes()))]
 
 
@@ -99,7 +99,7 @@ def test_messages_bound_all_choices_and_decide_trees(seed: int) -> None:
     problem = Problem(costs, tree)
     offsets = np.arange(0, 24, 3)
     flat = np.concatenate(costs)
-    messages = Messages(offsets, {(i, j): matrix for i, j, matrix in tree})
+    messages = TRWS(offsets, {(i, j): matrix for i, j, matrix in tree})
     bounds = [messages.sweep(flat) for _ in range(200)]
     least = min(problem.cost(chosen) for chosen in itertools.product(range(3), repeat=7))
     assert all(before <= after + 1e-9 for before, after in itertools.pairwise(bounds))
@@ -111,7 +111,7 @@ def test_messages_bound_all_choices_and_decide_trees(seed: int) -> None:
 @given(st.integers(0, 10_000))
 def test_what_messages_leave_of_costs_and_tables_sums_up_as_they_do(seed: int) -> None:
     form = formed(drawn(seed))
-    messages = Messages(form.offsets, form.edges)
+    messages = TRWS(form.offsets, form.edges)
     for _ in range(3):
         messages.sweep(form.costs)
     left = replace(form, costs=messages.totals(form.costs), edges=messages.tables())
@@ -126,7 +126,7 @@ def test_elimination_of_what_messages_leave_is_exact_or_a_bound(seed: int, entri
     least = min(cost for forbidden, cost in map(form.cost, every(form)) if not forbidden)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dual_module, "ENTRIES", entries)
-        dual = Dual(form)
+        dual = LagrangianDual(form)
         for _ in range(3):
             dual.round()
         bound, chosen = dual.decided(form.costs)
@@ -137,7 +137,7 @@ def test_elimination_of_what_messages_leave_is_exact_or_a_bound(seed: int, entri
 
 
 def test_the_bound_rises_while_what_is_held_swings() -> None:
-    dual = Dual(formed(generated(300)))
+    dual = LagrangianDual(formed(generated(300)))
     dual.round()
     first = dual.bound
     for _ in range(10):
@@ -149,7 +149,7 @@ def test_edges_that_share_a_large_table_are_not_copied() -> None:
     random = np.random.default_rng(1)
     table = random.random((70, 70))
     edges = {(0, v): table for v in range(1, 6)}
-    messages = Messages(np.arange(0, 7 * 70, 70), edges)
+    messages = TRWS(np.arange(0, 7 * 70, 70), edges)
     assert all(batch.tables.base is not None and batch.tables.shape == (70, 70, 1) for batch in messages._forward)
     costs = random.random(6 * 70)
     least = (costs[:70] + sum((table + costs[70 * v : 70 * v + 70]).min(axis=1) for v in range(1, 6))).min()
@@ -162,7 +162,7 @@ def test_the_highest_of_the_steps_at_which_each_lives(seed: int) -> None:
     numbers = random.integers(-9, 9, int(random.integers(0, 12))).astype(float)
     first = random.integers(0, numbers.size + 1, 8)
     last = np.array([random.integers(begin, numbers.size + 1) for begin in first])
-    found = MemorySteps(first, last, np.arange(numbers.size)).highest(numbers)
+    found = MemoryProfile(first, last, np.arange(numbers.size)).highest(numbers)
     assert found.tolist() == [numbers[a:b].max(initial=-INF) for a, b in zip(first, last, strict=True)]
 
 
@@ -197,7 +197,7 @@ def test_tied_variables_are_one_variable(seed: int) -> None:
 
 def test_ties_that_contradict_each_other_allow_nothing() -> None:
     same, other = np.where(np.eye(2) > 0, 0.0, INF), np.where(np.eye(2) > 0, INF, 0.0)
-    assert normal(Problem((np.zeros(2),) * 3, ((0, 1, same), (1, 2, same), (0, 2, other)))) is None
+    assert presolve(Problem((np.zeros(2),) * 3, ((0, 1, same), (1, 2, same), (0, 2, other)))) is None
 
 
 def test_of_steps_at_which_the_same_choices_hold_the_same_one_is_left() -> None:
@@ -211,11 +211,11 @@ def test_of_steps_at_which_the_same_choices_hold_the_same_one_is_left() -> None:
 
 def test_choices_above_the_limit_are_repaired_and_then_get_better() -> None:
     form = formed(generated(90))
-    dual = Dual(form)
+    dual = LagrangianDual(form)
     dual.round()  # no prices yet: what costs least is above the limit
-    above = next(iter(starts(dual)))
+    above = next(iter(initial_choices(dual)))
     assert form.usage(above).max() > form.limit
-    improver = Improver(dual, above)
+    improver = NeighbourhoodSearch(dual, above)
     costs = []
     for _ in range(1000):
         improver.attempt()
@@ -230,10 +230,10 @@ def test_choices_above_the_limit_are_repaired_and_then_get_better() -> None:
 
 def test_choices_swing_above_the_limit_and_back() -> None:
     form = formed(generated(90))
-    dual = Dual(form)
+    dual = LagrangianDual(form)
     for _ in range(20):
         dual.round()
-    improver = Improver(dual, next(iter(starts(dual))))
+    improver = NeighbourhoodSearch(dual, next(iter(initial_choices(dual))))
     within = []
     for _ in range(1000):
         improver.attempt()
@@ -250,7 +250,7 @@ def test_parts_of_a_region_are_taken_that_cost_less_and_fit(seed: int) -> None:
     smallest = np.array([held[a:b].argmin() for a, b in itertools.pairwise(form.offsets)])
     random = np.random.default_rng(seed)
     other = np.where(random.random(form.count) < 0.3, random.integers(0, form.sizes()), smallest)
-    improver = Improver(Dual(form), smallest)
+    improver = NeighbourhoodSearch(LagrangianDual(form), smallest)
     improver._merge(other, np.flatnonzero(other != smallest))
     found = improver.chosen
     assert (form.usage(found) <= form.limit).all()
@@ -262,7 +262,7 @@ def test_parts_of_a_region_are_taken_that_cost_less_and_fit(seed: int) -> None:
 def test_variables_without_edges_get_better_too() -> None:
     problem = Problem((np.array([5.0, 1.0]), np.array([7.0, 2.0])), (), (np.array([1.0, 2.0]),) * 2, ((0, 1),) * 2, 3.0)
     form = formed(problem)
-    improver = Improver(Dual(form), np.zeros(2, dtype=np.int64))
+    improver = NeighbourhoodSearch(LagrangianDual(form), np.zeros(2, dtype=np.int64))
     improver._merge(np.ones(2, dtype=np.int64), np.arange(2))
     assert form.original(improver.chosen) == (0, 1)  # both would not fit
     assert improver.cost == 7.0

@@ -12,8 +12,8 @@ from typing import final
 
 import numpy as np
 
-from meshbridge.search.problem import Indices, Numbers
-from meshbridge.search.steps import MemorySteps
+from meshbridge.solver.memory_profile import MemoryProfile
+from meshbridge.solver.problem import Indices, Numbers
 
 
 def ranges(begins: Indices, counts: Indices) -> tuple[Indices, Indices]:
@@ -27,7 +27,7 @@ def ranges(begins: Indices, counts: Indices) -> tuple[Indices, Indices]:
 class HolderMemory:
     """Holders, sorted by the variables that decide for them, and the bytes that are held for any choices."""
 
-    steps: MemorySteps  # starts and stops by holder
+    steps: MemoryProfile  # starts and stops by holder
     owners: Indices  # the variable that decides for each holder
     begins: Indices  # where the bytes of each holder begin, one number for each choice of its owner
     sizes: Numbers
@@ -71,7 +71,7 @@ class HolderMemory:
         return np.cumsum(counts) - counts, counts
 
 
-def joined(steps: MemorySteps, owners: Indices, held: list[Numbers], base: Numbers, offsets: Indices) -> HolderMemory:
+def merged_holders(steps: MemoryProfile, owners: Indices, held: list[Numbers], base: Numbers, offsets: Indices) -> HolderMemory:
     """The memory of these holders, by owner. Merges steps that hold the same, and holders of one owner and lifetime.
 
     Where ties merge many variables, those of repeated layers hold the same at step after step.
@@ -88,11 +88,11 @@ def joined(steps: MemorySteps, owners: Indices, held: list[Numbers], base: Numbe
                 tables.append(table)
     keys = np.array(list(places), dtype=np.int64).reshape(-1, 3)
     sizes = np.array([table.size for table in tables], dtype=np.int64)
-    lifetimes = MemorySteps(keys[:, 1], keys[:, 2], steps.times)
+    lifetimes = MemoryProfile(keys[:, 1], keys[:, 2], steps.times)
     return HolderMemory(lifetimes, keys[:, 0], np.cumsum(sizes) - sizes, np.concatenate([*tables, np.zeros(0)]), base, offsets)
 
 
-def _differing(steps: MemorySteps, owners: Indices, held: list[Numbers], base: Numbers) -> tuple[MemorySteps, Numbers]:
+def _differing(steps: MemoryProfile, owners: Indices, held: list[Numbers], base: Numbers) -> tuple[MemoryProfile, Numbers]:
     """Keeps, of steps at which the same choices hold the same beside the base, the one of the largest base."""
     contents = [(owner, table.tobytes()) for owner, table in zip(owners.tolist(), held, strict=True)]
     names = {content: name for name, content in enumerate(dict.fromkeys(contents))}
@@ -104,6 +104,6 @@ def _differing(steps: MemorySteps, owners: Indices, held: list[Numbers], base: N
     sums = np.cumsum(changes)[:-1]  # modulo 2^64: equal where the same is held, and elsewhere with a chance of 2^-64
     order = np.lexsort((-base, sums))
     kept_steps = np.sort(order[np.unique(sums[order], return_index=True)[1]])
-    return MemorySteps(
+    return MemoryProfile(
         np.searchsorted(kept_steps, steps.starts), np.searchsorted(kept_steps, steps.stops), steps.times[kept_steps]
     ), base[kept_steps]

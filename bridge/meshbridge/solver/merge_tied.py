@@ -12,7 +12,7 @@ from typing import final
 
 import numpy as np
 
-from meshbridge.search.problem import Indices, Numbers
+from meshbridge.solver.problem import Indices, Numbers
 
 Edges = dict[tuple[int, int], Numbers]
 
@@ -28,7 +28,7 @@ class TiedProblem:
     choices: list[Indices]  # for each variable of the problem, its choices, one for each choice of its owner
 
 
-def contracted(draft: TiedProblem) -> TiedProblem:
+def merge_tied(draft: TiedProblem) -> TiedProblem:
     """The problem with one variable for each group of tied ones. Costs may be infinite where ties contradict each other."""
     partners = {id(matrix): _partners(matrix) for matrix in draft.edges.values()}
     near: dict[int, list[tuple[int, Indices]]] = defaultdict(list)

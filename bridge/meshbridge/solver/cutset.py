@@ -12,10 +12,10 @@ from typing import final
 
 import numpy as np
 
-from meshbridge.search.eliminate import Elimination
-from meshbridge.search.leaves import DegreeOne
-from meshbridge.search.normal import Normal
-from meshbridge.search.problem import Indices, Numbers
+from meshbridge.solver.degree_one import DegreeOne
+from meshbridge.solver.eliminate import Elimination
+from meshbridge.solver.presolve import Presolved
+from meshbridge.solver.problem import Indices, Numbers
 
 ENTRIES = 20_000
 """The most entries of a table. On IOPDDL's A, 2,000 fix a third more variables, and some pairs stay forbidden after 14 turns."""
@@ -30,15 +30,15 @@ Pair = tuple[int, int]
 class Cutsets:
     """Better choices for all variables, at any costs."""
 
-    def __init__(self, normal: Normal, leaves: DegreeOne) -> None:
-        self._normal = normal
+    def __init__(self, presolved: Presolved, leaves: DegreeOne) -> None:
+        self._presolved = presolved
         self._leaves = leaves
         core = set(leaves.core)
-        inner = {pair: matrix for pair, matrix in normal.edges.items() if core.issuperset(pair)}
-        finite = {id(matrix): np.where(np.isinf(matrix), normal.forbidding, matrix) for matrix in inner.values()}
+        inner = {pair: matrix for pair, matrix in presolved.edges.items() if core.issuperset(pair)}
+        finite = {id(matrix): np.where(np.isinf(matrix), presolved.forbidding, matrix) for matrix in inner.values()}
         self._edges = {pair: finite[id(matrix)] for pair, matrix in inner.items()}
         self._variables = sorted({v for pair in inner for v in pair})
-        self._times_fixed = np.zeros(normal.count)
+        self._times_fixed = np.zeros(presolved.count)
         self._random = np.random.default_rng(0)
         self._cutsets: list[_Cutset] = []
 
@@ -49,16 +49,16 @@ class Cutsets:
         if index >= len(self._cutsets):
             index = len(self._cutsets)
             self._cutsets.append(self._drawn())
-        result = self._normal.cheapest(folded)  # variables whose neighbours are all leaves keep these
+        result = self._presolved.cheapest(folded)  # variables whose neighbours are all leaves keep these
         result[self._variables] = chosen[self._variables]
         self._cutsets[index].solve(result, folded)
         self._leaves.unfold(result, best)
         return result
 
     def _drawn(self) -> _Cutset:
-        fixed = cutset(self._variables, self._edges, self._normal.sizes(), self._times_fixed, self._random)
+        fixed = cutset(self._variables, self._edges, self._presolved.sizes(), self._times_fixed, self._random)
         self._times_fixed[sorted(fixed)] += 1
-        return _Cutset(self._normal.offsets, [v for v in self._variables if v not in fixed], self._edges)
+        return _Cutset(self._presolved.offsets, [v for v in self._variables if v not in fixed], self._edges)
 
 
 def cutset(

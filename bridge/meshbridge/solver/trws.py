@@ -17,7 +17,7 @@ from typing import final
 
 import numpy as np
 
-from meshbridge.search.problem import Indices, Numbers, product
+from meshbridge.solver.problem import Indices, Numbers, product
 
 SEGMENT = 30
 """Variables of a segment. In the original order a sweep raises the bound more, and takes longer: on IOPDDL's A 0.21 s, against
@@ -48,7 +48,7 @@ class MessageBatch:
 
 
 @final
-class Messages:
+class TRWS:
     """Messages along the edges of a problem. They persist when the costs of the variables change."""
 
     def __init__(self, offsets: Indices, edges: Mapping[tuple[int, int], Numbers]) -> None:

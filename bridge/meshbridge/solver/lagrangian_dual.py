@@ -13,11 +13,11 @@ from typing import final
 
 import numpy as np
 
-from meshbridge.search.eliminate import Elimination
-from meshbridge.search.leaves import DegreeOne
-from meshbridge.search.messages import Messages
-from meshbridge.search.normal import Normal
-from meshbridge.search.problem import Indices, Numbers, product
+from meshbridge.solver.degree_one import DegreeOne
+from meshbridge.solver.eliminate import Elimination
+from meshbridge.solver.presolve import Presolved
+from meshbridge.solver.problem import Indices, Numbers, product
+from meshbridge.solver.trws import TRWS
 
 SHARE = 0.3
 """The weight of the latest choices in the mean. Not measured against others."""
@@ -38,19 +38,19 @@ FIRST_SWEEPS = 20
 
 
 @final
-class Dual:
+class LagrangianDual:
     """Rounds that raise the bound."""
 
-    def __init__(self, normal: Normal, caution: float = 1.0) -> None:
+    def __init__(self, presolved: Presolved, caution: float = 1.0) -> None:
         """`caution`: the weight of the squared length of the excess against that of its mean, which keeps steps small."""
-        self.normal = normal
+        self.presolved = presolved
         self._caution = caution
         self.bound = -np.inf
-        self.prices = np.zeros(normal.steps.times.size)
-        self.leaves = DegreeOne(normal.offsets, normal.edges, range(normal.count))
+        self.prices = np.zeros(presolved.steps.times.size)
+        self.leaves = DegreeOne(presolved.offsets, presolved.edges, range(presolved.count))
         core = set(self.leaves.core)
-        self._edges = {pair: matrix for pair, matrix in normal.edges.items() if core.issuperset(pair)}
-        self._messages = Messages(normal.offsets, self._edges)
+        self._edges = {pair: matrix for pair, matrix in presolved.edges.items() if core.issuperset(pair)}
+        self._messages = TRWS(presolved.offsets, self._edges)
         alone = core - set(self._messages.variables.tolist())
         self._alone = np.array(sorted(alone), dtype=np.int64)
         self._mean: Numbers | None = None
@@ -65,10 +65,10 @@ class Dual:
         # Where the excess swings, its mean is short: its own length keeps prices from changing most where least is known.
         length = max(product(direction, direction), self._caution * self._square)
         ahead = max(abs(self.bound) * (AHEAD - 1), 1e-12) if np.isfinite(self.bound) else 0.0
-        scale = self._step * ahead / length / self.normal.unit if length > 0 else 0.0
+        scale = self._step * ahead / length / self.presolved.unit if length > 0 else 0.0
         prices = np.maximum(0.0, self.prices + scale * direction)
-        memory = self.normal.memory
-        costs = memory.priced(self.normal.costs, memory.steps.prices(prices))
+        memory = self.presolved.memory
+        costs = memory.priced(self.presolved.costs, memory.steps.prices(prices))
         bound, chosen = self.swept(costs, FIRST_SWEEPS if self._mean is None else 1)
         bound += self.of_limit(prices)
         excess = self._excess(chosen)
@@ -87,7 +87,7 @@ class Dual:
 
     def of_limit(self, prices: Numbers) -> float:
         """What a bound at these prices gains from the limit, beside the costs and the priced bytes: mostly less than 0."""
-        return product(prices, self.normal.memory.base - self.normal.limit) if prices.size else 0.0
+        return product(prices, self.presolved.memory.base - self.presolved.limit) if prices.size else 0.0
 
     def _changeable(self, excess: Numbers, mean: Numbers) -> Numbers:
         """The excess where a price may follow it: a price of 0 only rises, and only where the mean is above the limit."""
@@ -95,17 +95,17 @@ class Dual:
 
     def _excess(self, chosen: Indices) -> Numbers:
         """The bytes above the limit at each step, in the unit."""
-        normal = self.normal
-        if not normal.steps.times.size:
+        presolved = self.presolved
+        if not presolved.steps.times.size:
             return np.zeros(0)
-        return (normal.usage(chosen) - normal.limit) / normal.unit
+        return (presolved.usage(chosen) - presolved.limit) / presolved.unit
 
     def swept(self, costs: Numbers, sweeps: int) -> tuple[float, Indices]:
         """A bound on these costs and all edges after more sweeps, and the best choice of each variable by itself."""
         folded, best = self.leaves.fold(costs)
         bound = max(self._messages.sweep(folded) for _ in range(sweeps))
-        bound += float(np.minimum.reduceat(folded, self.normal.offsets[:-1])[self._alone].sum())
-        chosen = self.normal.cheapest(self._messages.totals(folded))
+        bound += float(np.minimum.reduceat(folded, self.presolved.offsets[:-1])[self._alone].sum())
+        chosen = self.presolved.cheapest(self._messages.totals(folded))
         self.leaves.unfold(chosen, best)
         return bound, chosen
 
@@ -122,4 +122,4 @@ class Dual:
 
     @cached_property
     def _elimination(self) -> Elimination:
-        return Elimination(self.normal.offsets, self._edges, ENTRIES, self.leaves.core)
+        return Elimination(self.presolved.offsets, self._edges, ENTRIES, self.leaves.core)

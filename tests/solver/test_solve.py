@@ -15,15 +15,15 @@ from scipy import optimize
 
 import meshbridge
 from benchmarks.iopddl import generated, parsed
-from meshbridge.search import dual as dual_module
-from meshbridge.search import exact
-from meshbridge.search.clock import WALL, Clock, Work
-from meshbridge.search.dual import Dual
-from meshbridge.search.eliminate import Elimination
-from meshbridge.search.normal import normal
-from meshbridge.search.problem import Problem
-from meshbridge.search.solve import LimitError, Solution
-from meshbridge.search.solve import solve as solve_by
+from meshbridge.solver import lagrangian_dual as dual_module
+from meshbridge.solver import milp
+from meshbridge.solver.clock import WALL, Clock, Work
+from meshbridge.solver.eliminate import Elimination
+from meshbridge.solver.lagrangian_dual import LagrangianDual
+from meshbridge.solver.presolve import presolve
+from meshbridge.solver.problem import Problem
+from meshbridge.solver.solve import LimitError, Solution
+from meshbridge.solver.solve import solve as solve_by
 
 INF = float("inf")
 
@@ -81,7 +81,7 @@ def test_the_best_choices_of_small_problems(seed: int, scale: float) -> None:
 @given(st.integers(0, 10_000))
 def test_the_normal_form_keeps_the_best_cost(seed: int) -> None:
     problem = drawn(seed)
-    form = normal(problem)
+    form = presolve(problem)
     if form is None:
         assert np.isinf(best(replace(problem, limit=INF)))
         return
@@ -101,7 +101,7 @@ def test_the_normal_form_keeps_the_best_cost(seed: int) -> None:
 @given(st.integers(0, 10_000), st.sampled_from([1, 6, 1000]))
 def test_elimination_is_exact_or_a_bound(seed: int, entries: int) -> None:
     problem = replace(drawn(seed, forbidden=0.1), limit=INF)
-    form = normal(problem)
+    form = presolve(problem)
     if form is None:
         return
     elimination = Elimination(form.offsets, form.edges, entries, range(form.count))
@@ -116,10 +116,10 @@ def test_elimination_is_exact_or_a_bound(seed: int, entries: int) -> None:
 @given(st.integers(0, 10_000))
 def test_the_dual_never_passes_the_best_cost(seed: int) -> None:
     problem = drawn(seed, forbidden=0.1)
-    form = normal(problem)
+    form = presolve(problem)
     if form is None:
         return
-    dual = Dual(form)
+    dual = LagrangianDual(form)
     for _ in range(20):
         dual.round()
         assert dual.bound <= best(problem) * (1 + 1e-9)
@@ -137,9 +137,9 @@ def test_messages_are_exact_on_chains() -> None:
 
 def test_more_variables_than_all_choices_can_be_tried() -> None:
     problem = generated(24)
-    form = normal(problem)
+    form = presolve(problem)
     assert form is not None
-    chosen, bound = exact.solved(form, 3600, 1e4)
+    chosen, bound = milp.solve_milp(form, 3600, 1e4)
     assert chosen is not None
     optimum = problem.cost(form.original(chosen))
     assert bound == pytest.approx(optimum, rel=1e-4)
@@ -175,10 +175,10 @@ def test_an_interruption_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch
     problem = generated(90)
     start = [costs.size - 1 for costs in problem.costs]  # the fewest bytes, and allowed with everything
 
-    def interrupted(self: Dual) -> None:
+    def interrupted(self: LagrangianDual) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(dual_module.Dual, "round", interrupted)
+    monkeypatch.setattr(dual_module.LagrangianDual, "round", interrupted)
     assert solve(problem, starts=[start]).cost == problem.cost(start)
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshbridge.search.normal import Normal
-from meshbridge.search.problem import Indices, Numbers
+from meshbridge.solver.presolve import Presolved
+from meshbridge.solver.problem import Indices, Numbers
 
 COLUMNS = 30_000
 """The most choices and allowed pairs of a small problem. Not measured against others."""
@@ -20,20 +20,20 @@ BYTE_TERMS = 1_000_000
 allowed. It solves B, G and V, which have 4e4 to 9e4."""
 
 
-def small(normal: Normal) -> bool:
+def is_small(presolved: Presolved) -> bool:
     """Whether HiGHS can help with the problem within seconds."""
-    memory = normal.memory
-    byte_terms = int((np.diff(normal.offsets)[memory.owners] * (memory.steps.stops - memory.steps.starts)).sum())
-    return columns(normal) <= COLUMNS and byte_terms <= BYTE_TERMS
+    memory = presolved.memory
+    byte_terms = int((np.diff(presolved.offsets)[memory.owners] * (memory.steps.stops - memory.steps.starts)).sum())
+    return columns(presolved) <= COLUMNS and byte_terms <= BYTE_TERMS
 
 
-def columns(normal: Normal) -> int:
+def columns(presolved: Presolved) -> int:
     """The number of choices and of allowed pairs of choices."""
-    return int(normal.costs.size + sum(int(np.isfinite(matrix).sum()) for matrix in normal.edges.values()))
+    return int(presolved.costs.size + sum(int(np.isfinite(matrix).sum()) for matrix in presolved.edges.values()))
 
 
-def solved(
-    normal: Normal, seconds: float, scale: float, limits: Numbers | None = None, nodes: int | None = None
+def solve_milp(
+    presolved: Presolved, seconds: float, scale: float, limits: Numbers | None = None, nodes: int | None = None
 ) -> tuple[Indices | None, float]:
     """The best choices that HiGHS finds in so many seconds, or nodes if given, if it finds any; and a bound on the cost.
 
@@ -44,12 +44,12 @@ def solved(
     from scipy.sparse import coo_array
 
     scale = scale if scale > 0 else 1.0
-    step_limits = normal.limit - normal.memory.base if limits is None else limits
-    costs, rows, cells, weights, upper, lower = _program(normal, step_limits)
+    step_limits = presolved.limit - presolved.memory.base if limits is None else limits
+    costs, rows, cells, weights, upper, lower = _program(presolved, step_limits)
     allowed = np.isfinite(costs)
     matrix = coo_array((weights, (rows, cells)), shape=(len(upper), costs.size)).tocsr()
     integrality = np.zeros(costs.size)
-    integrality[: normal.costs.size] = 1
+    integrality[: presolved.costs.size] = 1
     result = milp(
         np.where(allowed, costs / scale * 1e3, 0.0),
         integrality=integrality,
@@ -60,41 +60,41 @@ def solved(
     bound = -np.inf if result.mip_dual_bound is None else float(result.mip_dual_bound) * scale / 1e3
     if result.x is None:
         return None, bound
-    selected = result.x[: normal.costs.size]
-    return np.array([selected[a:b].argmax() for a, b in zip(normal.offsets[:-1], normal.offsets[1:], strict=True)]), bound
+    selected = result.x[: presolved.costs.size]
+    return np.array([selected[a:b].argmax() for a, b in zip(presolved.offsets[:-1], presolved.offsets[1:], strict=True)]), bound
 
 
-def _program(normal: Normal, limits: Numbers) -> tuple[Numbers, Indices, Indices, Numbers, Numbers, Numbers]:
+def _program(presolved: Presolved, limits: Numbers) -> tuple[Numbers, Indices, Indices, Numbers, Numbers, Numbers]:
     """Costs by column; rows, columns and weights of the constraints; their upper and lower limits.
 
     There is a column for each choice and each allowed pair of choices. A variable takes one choice; an edge takes the pairs of a
     choice as often as that choice; no step holds more than the limit.
     """
-    costs = [normal.costs]
-    rows, cells, weights = [normal.owners], [np.arange(normal.costs.size)], [np.ones(normal.costs.size)]
-    upper = [np.ones(normal.count)]
-    column, row = normal.costs.size, normal.count
-    for (i, j), matrix in normal.edges.items():
+    costs = [presolved.costs]
+    rows, cells, weights = [presolved.owners], [np.arange(presolved.costs.size)], [np.ones(presolved.costs.size)]
+    upper = [np.ones(presolved.count)]
+    column, row = presolved.costs.size, presolved.count
+    for (i, j), matrix in presolved.edges.items():
         row_choices, column_choices = np.nonzero(np.isfinite(matrix))
         pairs = np.arange(row_choices.size) + column
         costs.append(matrix[row_choices, column_choices])
         for selected, v in ((row_choices, i), (column_choices, j)):
-            size = int(normal.offsets[v + 1] - normal.offsets[v])
+            size = int(presolved.offsets[v + 1] - presolved.offsets[v])
             rows += [row + selected, row + np.arange(size)]
-            cells += [pairs, normal.offsets[v] + np.arange(size)]
+            cells += [pairs, presolved.offsets[v] + np.arange(size)]
             weights += [np.ones(selected.size), -np.ones(size)]
             upper.append(np.zeros(size))
             row += size
         column += row_choices.size
     lower = [*upper]
-    memory, steps = normal.memory, normal.steps
+    memory, steps = presolved.memory, presolved.steps
     choice_of, holders = memory.numbers
     for step in range(steps.times.size):
         alive = ((steps.starts <= step) & (step < steps.stops))[holders]
         rows.append(np.full(int(alive.sum()), row + step))
         cells.append(choice_of[alive])
-        weights.append(memory.sizes[alive] / normal.unit)
-    upper.append(limits / normal.unit if np.isfinite(normal.unit) else limits)
+        weights.append(memory.sizes[alive] / presolved.unit)
+    upper.append(limits / presolved.unit if np.isfinite(presolved.unit) else limits)
     lower.append(np.full(steps.times.size, -np.inf))
     return (
         np.concatenate(costs),

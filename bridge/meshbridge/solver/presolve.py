@@ -13,11 +13,11 @@ from typing import final
 
 import numpy as np
 
-from meshbridge.search.dominance import Flags, undominated
-from meshbridge.search.memory import HolderMemory, joined
-from meshbridge.search.problem import Indices, Numbers, Problem
-from meshbridge.search.steps import MemorySteps, scarce
-from meshbridge.search.ties import Edges, TiedProblem, contracted
+from meshbridge.solver.dominance import Flags, undominated
+from meshbridge.solver.memory import HolderMemory, merged_holders
+from meshbridge.solver.memory_profile import MemoryProfile, scarce_steps
+from meshbridge.solver.merge_tied import Edges, TiedProblem, merge_tied
+from meshbridge.solver.problem import Indices, Numbers, Problem
 
 ROUNDS = 2
 """How often tied variables are merged and choices compared: each round removes choices, and so lets others be beaten."""
@@ -25,7 +25,7 @@ ROUNDS = 2
 
 @final
 @dataclass(frozen=True, eq=False)
-class Normal:
+class Presolved:
     """A presolved problem. Numbers of choices are flat, one variable after the other, from `offsets[v]` on."""
 
     deciders: Indices  # for each variable of the problem, the variable that decides for it
@@ -42,7 +42,7 @@ class Normal:
         return int(self.offsets.size) - 1
 
     @property
-    def steps(self) -> MemorySteps:
+    def steps(self) -> MemoryProfile:
         return self.memory.steps
 
     @property
@@ -129,18 +129,18 @@ class Normal:
         return np.concatenate([*self.choices, np.zeros(0, dtype=np.int64)]), np.cumsum(sizes) - sizes
 
 
-def normal(problem: Problem) -> Normal | None:
+def presolve(problem: Problem) -> Presolved | None:
     """The presolved problem; None if a variable has no choice that each of its neighbours allows with one of its own."""
     costs = [np.array(cost) for cost in problem.costs]
     edges = _merged(problem, costs)
     largest = np.array([sizes.max() for sizes in problem.bytes]) if problem.bytes else np.zeros(len(costs))
-    steps = scarce(problem, largest)
+    steps = scarce_steps(problem, largest)
     draft = TiedProblem(costs, edges, np.arange(len(costs)), [np.arange(cost.size) for cost in costs])
     for _ in range(ROUNDS):
         tied = _allowed(draft)
         if tied is None:
             return None
-        allowed = _allowed(contracted(tied))  # contradicting ties forbid more
+        allowed = _allowed(merge_tied(tied))  # contradicting ties forbid more
         if allowed is None:
             return None
         draft = allowed
@@ -159,7 +159,7 @@ def _allowed(draft: TiedProblem) -> TiedProblem | None:
     return draft
 
 
-def _holders(problem: Problem, draft: TiedProblem, steps: MemorySteps) -> Indices:
+def _holders(problem: Problem, draft: TiedProblem, steps: MemoryProfile) -> Indices:
     """The variables of the problem whose bytes differ between choices and count at some step, sorted by their deciders."""
     alive = np.flatnonzero(steps.starts < steps.stops).tolist()
     differ = [v for v in alive if np.ptp(problem.bytes[v][draft.choices[v]]) > 0]
@@ -167,10 +167,10 @@ def _holders(problem: Problem, draft: TiedProblem, steps: MemorySteps) -> Indice
     return np.asarray(holders[np.argsort(draft.owners[holders], kind="stable")])
 
 
-def _flat(problem: Problem, draft: TiedProblem, steps: MemorySteps) -> Normal:
+def _flat(problem: Problem, draft: TiedProblem, steps: MemoryProfile) -> Presolved:
     offsets = np.cumsum([0, *(cost.size for cost in draft.costs)], dtype=np.int64)
     owners = np.repeat(np.arange(len(draft.costs)), np.diff(offsets))
-    return Normal(
+    return Presolved(
         draft.owners,
         draft.choices,
         offsets,
@@ -182,7 +182,7 @@ def _flat(problem: Problem, draft: TiedProblem, steps: MemorySteps) -> Normal:
     )
 
 
-def _memory(problem: Problem, draft: TiedProblem, steps: MemorySteps, offsets: Indices) -> HolderMemory:
+def _memory(problem: Problem, draft: TiedProblem, steps: MemoryProfile, offsets: Indices) -> HolderMemory:
     holders = _holders(problem, draft, steps)
     holder_sizes = [problem.bytes[v][draft.choices[v]] for v in holders.tolist()]
     base = np.zeros(steps.times.size)
@@ -190,8 +190,12 @@ def _memory(problem: Problem, draft: TiedProblem, steps: MemorySteps, offsets: I
         always = np.array([sizes[choices[0]] for sizes, choices in zip(problem.bytes, draft.choices, strict=True)])
         always[holders] = 0.0
         base = steps.usage(always)
-    return joined(
-        MemorySteps(steps.starts[holders], steps.stops[holders], steps.times), draft.owners[holders], holder_sizes, base, offsets
+    return merged_holders(
+        MemoryProfile(steps.starts[holders], steps.stops[holders], steps.times),
+        draft.owners[holders],
+        holder_sizes,
+        base,
+        offsets,
     )
 
 

@@ -12,12 +12,12 @@ from typing import final
 
 import numpy as np
 
-from meshbridge.search.cutset import cutset
-from meshbridge.search.dual import Dual
-from meshbridge.search.eliminate import Elimination
-from meshbridge.search.memory import ranges
-from meshbridge.search.problem import Indices, Numbers, product
-from meshbridge.search.steps import MemorySteps
+from meshbridge.solver.cutset import cutset
+from meshbridge.solver.eliminate import Elimination
+from meshbridge.solver.lagrangian_dual import LagrangianDual
+from meshbridge.solver.memory import ranges
+from meshbridge.solver.memory_profile import MemoryProfile
+from meshbridge.solver.problem import Indices, Numbers, product
 
 SIZES = (4, 16, 64, 256, 1024)
 """The number of variables of a region, leaves not counted."""
@@ -49,26 +49,26 @@ with 100 and 1e-4 end 2.7 % above the best published cost, 14 s with these 0.5 %
 
 
 @final
-class Improver:
+class NeighbourhoodSearch:
     """Choices for all variables of a problem, which only improve."""
 
-    def __init__(self, dual: Dual, chosen: Indices) -> None:
-        self.normal = normal = dual.normal
+    def __init__(self, dual: LagrangianDual, chosen: Indices) -> None:
+        self.presolved = presolved = dual.presolved
         self._dual = dual
         self._random = np.random.default_rng(0)
-        self._high = normal.forbidding
-        self._costs = np.where(np.isinf(normal.costs), self._high, normal.costs)
-        entries, self._begins, self._columns = normal.tables
+        self._high = presolved.forbidding
+        self._costs = np.where(np.isinf(presolved.costs), self._high, presolved.costs)
+        entries, self._begins, self._columns = presolved.tables
         self._entries = np.where(np.isinf(entries), self._high, entries)
-        ends = np.concatenate(normal.ends)
-        self._edges = np.argsort(ends, kind="stable") % max(1, len(normal.edges))  # by variable, then
-        self._degrees = np.bincount(ends, minlength=normal.count)
-        self._sizes = normal.sizes()
+        ends = np.concatenate(presolved.ends)
+        self._edges = np.argsort(ends, kind="stable") % max(1, len(presolved.edges))  # by variable, then
+        self._degrees = np.bincount(ends, minlength=presolved.count)
+        self._sizes = presolved.sizes()
         self._core = np.array([v for v in dual.leaves.core if self._sizes[v] > 1], dtype=np.int64)
         core = set(dual.leaves.core)
-        finite = {id(matrix): np.where(np.isinf(matrix), self._high, matrix) for matrix in normal.edges.values()}
+        finite = {id(matrix): np.where(np.isinf(matrix), self._high, matrix) for matrix in presolved.edges.values()}
         self._near: dict[int, dict[int, Numbers]] = {v: {} for v in self._core.tolist()}  # [v][u]: [choice of v, choice of u]
-        for (i, j), matrix in normal.edges.items():
+        for (i, j), matrix in presolved.edges.items():
             if i in core and j in core:
                 self._near[i][j] = finite[id(matrix)]
                 self._near[j][i] = finite[id(matrix)].T
@@ -82,7 +82,7 @@ class Improver:
     def take(self, chosen: Indices) -> None:
         """Continues from these choices, better or not."""
         self.chosen = chosen.copy()
-        self._usage = self.normal.usage(chosen)
+        self._usage = self.presolved.usage(chosen)
         self.cost = self._cost_of(chosen)
         self._strength = 1.0
         self._since = 0  # attempts since the choices left or entered the limit
@@ -93,12 +93,12 @@ class Improver:
 
     def merit_of(self, chosen: Indices) -> float:
         """The cost of choices, with the penalties for forbidden choices and for bytes above the limit."""
-        return self._cost_of(chosen) + self._penalty(self.normal.usage(chosen))
+        return self._cost_of(chosen) + self._penalty(self.presolved.usage(chosen))
 
     def _cost_of(self, chosen: Indices) -> float:
-        firsts, seconds = self.normal.ends
+        firsts, seconds = self.presolved.ends
         pairs = self._entries[self._begins + chosen[firsts] * self._columns + chosen[seconds]]
-        return float(self._costs[self.normal.offsets[:-1] + chosen].sum() + pairs.sum())
+        return float(self._costs[self.presolved.offsets[:-1] + chosen].sum() + pairs.sum())
 
     @property
     def within(self) -> bool:
@@ -107,14 +107,14 @@ class Improver:
 
     def _changed_limit(self) -> None:
         """Updates the prices of the steps that are above the limit now."""
-        self._over = np.flatnonzero(self._usage > self.normal.limit)
+        self._over = np.flatnonzero(self._usage > self.presolved.limit)
         prices = self._dual.prices
-        least = prices.sum() / max(1, prices.size) + 1e-9 * max(self.cost, 1e-300) / self.normal.unit
+        least = prices.sum() / max(1, prices.size) + 1e-9 * max(self.cost, 1e-300) / self.presolved.unit
         self._above = self._strength * np.maximum(prices, least)
         self._folds: dict[float, tuple[Numbers, Indices]] = {}
 
     def _penalty(self, usage: Numbers) -> float:
-        return product(self._above, np.maximum(0.0, usage - self.normal.limit))
+        return product(self._above, np.maximum(0.0, usage - self.presolved.limit))
 
     def attempt(self) -> None:
         """Solves one region."""
@@ -150,7 +150,7 @@ class Improver:
                 self._strict, self._since, self._cost_then = True, 0, self.cost
                 self._keep_best()
         elif self._strict and self._since % PATIENCE == 0:
-            if self._cost_then - self.cost <= LITTLE * self.cost and self.normal.steps.times.size:
+            if self._cost_then - self.cost <= LITTLE * self.cost and self.presolved.steps.times.size:
                 self.take(self.best[1])
                 self._strict = False
             self._cost_then = self.cost
@@ -164,7 +164,7 @@ class Improver:
         if factor not in self._folds:
             prices = self._dual.prices * factor
             prices[self._over] = np.maximum(prices[self._over], self._above[self._over])
-            memory = self.normal.memory
+            memory = self.presolved.memory
             theta, best = self._dual.leaves.fold(memory.priced(self._costs, memory.steps.prices(prices)))
             self._folds[factor] = (
                 theta,
@@ -175,7 +175,7 @@ class Improver:
     def _seed(self) -> int:
         """A variable at a step above the limit, or where the choices cost more than the bound."""
         if self._over.size:
-            step, memory = int(self._random.choice(self._over)), self.normal.memory
+            step, memory = int(self._random.choice(self._over)), self.presolved.memory
             alive = np.flatnonzero((memory.steps.starts <= step) & (step < memory.steps.stops))
             if alive.size:
                 saved = memory.most_saved[alive]
@@ -200,7 +200,7 @@ class Improver:
     def _solved(self, region: list[int], theta: Numbers) -> Indices:
         """The region's best choices at these costs, with a cutset of it and all other variables fixed."""
         names = {v: k for k, v in enumerate(region)}
-        offsets, chosen = self.normal.offsets, self.chosen
+        offsets, chosen = self.presolved.offsets, self.chosen
         costs: list[Numbers] = []
         inner: dict[tuple[int, int], Numbers] = {}
         for k, v in enumerate(region):
@@ -240,12 +240,12 @@ class Improver:
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
 
-        normal, chosen = self.normal, self.chosen
+        presolved, chosen = self.presolved, self.chosen
         edge_starts = np.cumsum(self._degrees) - self._degrees
         edges = np.unique(self._edges[ranges(edge_starts[changed], self._degrees[changed])[0]])
-        names = np.full(normal.count, -1)
+        names = np.full(presolved.count, -1)
         names[changed] = np.arange(changed.size)
-        ends = normal.ends[0][edges], normal.ends[1][edges]
+        ends = presolved.ends[0][edges], presolved.ends[1][edges]
         a, b = names[ends[0]], names[ends[1]]
         both_changed = (a >= 0) & (b >= 0)
         links = coo_array(
@@ -255,7 +255,7 @@ class Improver:
         begins, columns = self._begins[edges], self._columns[edges]
         pair_change = self._entries[begins + candidate[ends[0]] * columns + candidate[ends[1]]]
         pair_change = pair_change - self._entries[begins + chosen[ends[0]] * columns + chosen[ends[1]]]
-        places = normal.offsets[:-1][changed]
+        places = presolved.offsets[:-1][changed]
         costs = np.zeros(count)
         costs += np.bincount(parts[np.where(a >= 0, a, b)], pair_change, count)  # integers if there are no edges
         costs += np.bincount(parts, self._costs[places + candidate[changed]] - self._costs[places + chosen[changed]], count)
@@ -267,10 +267,10 @@ class Improver:
 
     def _least_penalty(self, candidate: Indices, changed: Indices, parts: Indices, count: int) -> Numbers:
         """Per part, the least change of the penalty, which is convex, by its change of memory."""
-        over = self._usage > self.normal.limit
+        over = self._usage > self.presolved.limit
         if self._strict or not over.any():
             return np.zeros(count)
-        memory = self.normal.memory
+        memory = self.presolved.memory
         holders, which = memory.of(changed)
         byte_change = memory.sizes[memory.begins[holders] + candidate[changed][which]] - memory.held_by(self.chosen)[holders]
         prices = np.where(over, self._above, 0.0)
@@ -278,14 +278,14 @@ class Improver:
 
     def _take_part(self, group: Indices, choices: Indices, cost: float) -> None:
         """Takes these choices of a part, which add `cost`, if that improves the total."""
-        memory, limit = self.normal.memory, self.normal.limit
+        memory, limit = self.presolved.memory, self.presolved.limit
         holders, which = memory.of(group)
         begins = memory.begins[holders]
         byte_change = memory.sizes[begins + choices[which]] - memory.sizes[begins + self.chosen[group][which]]
         usage = self._usage
         if byte_change.any():
             steps = memory.steps
-            usage = usage + MemorySteps(steps.starts[holders], steps.stops[holders], steps.times).usage(byte_change)
+            usage = usage + MemoryProfile(steps.starts[holders], steps.stops[holders], steps.times).usage(byte_change)
             if not self._strict:
                 cost_of_limit = self._penalty(usage) - self._penalty(self._usage)
             else:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshbridge.search.cutset import CUTSETS, Cutsets
-from meshbridge.search.dual import Dual
-from meshbridge.search.problem import Indices
+from meshbridge.solver.cutset import CUTSETS, Cutsets
+from meshbridge.solver.lagrangian_dual import LagrangianDual
+from meshbridge.solver.problem import Indices
 
 FACTORS = (1.3, 1.0)
 """Factors on the dual's prices: above the bound's prices, less is above the limit. Not measured finely."""
@@ -15,16 +15,16 @@ SWEEPS = 2
 """Sweeps of messages at these prices. Not measured against others."""
 
 
-def starts(dual: Dual) -> Iterator[Indices]:
+def initial_choices(dual: LagrangianDual) -> Iterator[Indices]:
     """Choices at each of these prices, maybe above the limit: the better of those by themselves and those from elimination.
 
     Elimination also raises the bound, where its tables lose little.
     """
-    normal, memory = dual.normal, dual.normal.memory
-    cutsets = Cutsets(normal, dual.leaves)
+    presolved, memory = dual.presolved, dual.presolved.memory
+    cutsets = Cutsets(presolved, dual.leaves)
     for factor in FACTORS:
         prices = dual.prices * factor
-        costs = memory.priced(normal.costs, memory.steps.prices(prices))
+        costs = memory.priced(presolved.costs, memory.steps.prices(prices))
         _, alone = dual.swept(costs, SWEEPS)
         bound, decided = dual.decided(costs)
         dual.bound = max(dual.bound, bound + dual.of_limit(prices))
@@ -32,6 +32,6 @@ def starts(dual: Dual) -> Iterator[Indices]:
         for chosen in (alone, decided):
             for turn in range(CUTSETS):
                 chosen = cutsets.improved(chosen, costs, turn)
-            forbidden, cost = normal.cost(chosen)
-            candidates.append((forbidden, cost + float((costs - normal.costs)[normal.offsets[:-1] + chosen].sum()), chosen))
+            forbidden, cost = presolved.cost(chosen)
+            candidates.append((forbidden, cost + float((costs - presolved.costs)[presolved.offsets[:-1] + chosen].sum()), chosen))
         yield min(candidates, key=lambda candidate: candidate[:2])[2]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshbridge.search.problem import Indices, Numbers
+from meshbridge.solver.problem import Indices, Numbers
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 

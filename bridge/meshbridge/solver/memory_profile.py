@@ -7,12 +7,12 @@ from typing import final
 
 import numpy as np
 
-from meshbridge.search.problem import Indices, Numbers, Problem
+from meshbridge.solver.problem import Indices, Numbers, Problem
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class MemorySteps:
+class MemoryProfile:
     """The times at which memory can peak, as steps, and the steps at which each holder is alive.
 
     A step is a time at which a lifetime begins and after which one ends before another begins: what is alive at any other time is
@@ -45,12 +45,12 @@ class MemorySteps:
         return np.asarray(sums[self.stops] - sums[self.starts])
 
 
-def scarce(problem: Problem, largest: Numbers) -> MemorySteps:
+def scarce_steps(problem: Problem, largest: Numbers) -> MemoryProfile:
     """The steps of a problem at which the largest choices of all variables, of so many bytes, do not fit."""
     count = len(problem.costs)
     nothing = np.zeros(count, dtype=np.int64)
     if not problem.bytes or np.isinf(problem.limit):
-        return MemorySteps(nothing, nothing, np.zeros(0, dtype=np.int64))
+        return MemoryProfile(nothing, nothing, np.zeros(0, dtype=np.int64))
     spans = np.array(problem.lifetimes, dtype=np.int64).reshape(-1, 2)
     alive = spans[:, 0] < spans[:, 1]
     begins, ends = np.unique(spans[alive, 0]), np.unique(spans[alive, 1])
@@ -58,7 +58,7 @@ def scarce(problem: Problem, largest: Numbers) -> MemorySteps:
     times = begins[np.searchsorted(ends, before_next, side="right") > np.searchsorted(ends, begins, side="right")]
     starts, stops = np.searchsorted(times, spans[:, 0]), np.searchsorted(times, spans[:, 1])
     stops = np.where(alive, stops, starts)
-    most = MemorySteps(starts, stops, times).usage(largest)
+    most = MemoryProfile(starts, stops, times).usage(largest)
     times = times[most > problem.limit]
     starts, stops = np.searchsorted(times, spans[:, 0]), np.searchsorted(times, spans[:, 1])
-    return MemorySteps(starts, np.where(alive, stops, starts), times)
+    return MemoryProfile(starts, np.where(alive, stops, starts), times)

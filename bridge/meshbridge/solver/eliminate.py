@@ -15,8 +15,8 @@ from typing import final
 
 import numpy as np
 
-from meshbridge.search.leaves import DegreeOne
-from meshbridge.search.problem import Indices, Numbers
+from meshbridge.solver.degree_one import DegreeOne
+from meshbridge.solver.problem import Indices, Numbers
 
 Scope = tuple[int, ...]
 
