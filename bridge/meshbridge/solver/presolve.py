@@ -184,19 +184,14 @@ def _flat(problem: Problem, draft: TiedProblem, steps: MemoryProfile) -> Presolv
 
 def _memory(problem: Problem, draft: TiedProblem, steps: MemoryProfile, offsets: Indices) -> HolderMemory:
     holders = _holders(problem, draft, steps)
-    holder_sizes = [problem.bytes[v][draft.choices[v]] for v in holders.tolist()]
+    sizes = [problem.bytes[v][draft.choices[v]] for v in holders.tolist()]
     base = np.zeros(steps.times.size)
     if problem.bytes:
-        always = np.array([sizes[choices[0]] for sizes, choices in zip(problem.bytes, draft.choices, strict=True)])
+        always = np.array([size[choices[0]] for size, choices in zip(problem.bytes, draft.choices, strict=True)])
         always[holders] = 0.0
         base = steps.usage(always)
-    return merged_holders(
-        MemoryProfile(steps.starts[holders], steps.stops[holders], steps.times),
-        draft.owners[holders],
-        holder_sizes,
-        base,
-        offsets,
-    )
+    profile = MemoryProfile(steps.starts[holders], steps.stops[holders], steps.times)
+    return merged_holders(profile, draft.owners[holders], sizes, base, offsets)
 
 
 def _keep(draft: TiedProblem, flags: list[Flags]) -> None:
