@@ -16,7 +16,7 @@ from meshbridge.lowering.local_program import hand_in, shardings_between, speaks
 from meshbridge.read import files, formats
 from meshbridge.tools import arguments, console, progress
 from meshbridge.verify.trace import Parting
-from meshbridge.verify.verdict import MEMORY, Difference, Verdict, verify
+from meshbridge.verify.verdict import MEMORY, ResultDifference, Verdict, verify
 
 
 def add_options(parser: console.Parser) -> None:
@@ -140,7 +140,7 @@ def _because(cause: str) -> str:
     return f"\n  plausible cause: {cause}" if cause else ""
 
 
-def _sentence(difference: Difference) -> str:
+def _sentence(difference: ResultDifference) -> str:
     if difference.contradiction:
         return f"different: {difference.contradiction}{_because(difference.cause)}"
     place = f"[{', '.join(map(str, difference.first))}]"

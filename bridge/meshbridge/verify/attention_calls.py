@@ -1,4 +1,4 @@
-"""Calls of cuDNN's attention: what is of a sequence of the batch and a head of keys depends on that sequence and head alone."""
+"""Calls of cuDNN's attention: a sequence of the batch and a head of keys of a result depend on that sequence and head alone."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ ATTENTION = re.compile(r"__cudnn\$fmha(ScaleBias)?Softmax(Backward)?")
 
 
 def by_heads(op: ir.Operation, target: str, operands: list[Array]) -> tuple[str, list[Array], list[tuple[int, ...]]] | None:
-    """What the call is but for the number of sequences and heads, its operands by sequence and head of keys, and the shapes of
-    its results in that order. None where a result is of several sequences or heads, and where they are not told apart."""
+    """The call without the number of sequences and heads, its operands by sequence and head of keys, and the shapes of its
+    results in that order. None if a result mixes sequences or heads, or if these cannot be told apart."""
     is_backward = target.endswith("Backward")
     product, side = ("bmm1_grad_gemm1", "rhs") if is_backward else ("bmm1", "lhs")
     try:
         config: Any = json.loads(ir.StringAttr(op.attributes["backend_config"]).value)
-        said = config["cudnn_fmha_backend_config"]
-        head = int(said[f"{product}_dot_dimension_numbers"][f"{side}_batch_dimensions"][1])
-        said["intermediate_tensor_shape"]["dimensions"] = said["intermediate_tensor_shape"]["dimensions"][2:]
-    except (ValueError, KeyError, TypeError, IndexError):  # of whoever has written another configuration
+        settings = config["cudnn_fmha_backend_config"]
+        head = int(settings[f"{product}_dot_dimension_numbers"][f"{side}_batch_dimensions"][1])
+        settings["intermediate_tensor_shape"]["dimensions"] = settings["intermediate_tensor_shape"]["dimensions"][2:]
+    except (ValueError, KeyError, TypeError, IndexError):  # a configuration that somebody else has written
         return None
-    if int(said.get("max_seg_per_batch", 1)) > 1 or said.get("is_paged_attention", False):
+    if int(settings.get("max_seg_per_batch", 1)) > 1 or settings.get("is_paged_attention", False):
         return None
     batch, heads, keys = operands[0].shape[1], operands[0].shape[1 + head], operands[1].shape[1 + head]
     bias = (5 if is_backward else 3) if "Bias" in target else None
@@ -47,4 +47,4 @@ def by_heads(op: ir.Operation, target: str, operands: list[Array]) -> tuple[str,
             value = np.broadcast_to(value, (len(value), batch, heads, *value.shape[3:]))
         return value.reshape(*value.shape[:2], keys, value.shape[2] // keys, *value.shape[3:])
 
-    return json.dumps(config), [ordered(*each) for each in enumerate(operands)], shapes
+    return json.dumps(config), [ordered(*pair) for pair in enumerate(operands)], shapes

@@ -1,5 +1,5 @@
-"""Ops that are known by their name alone: custom calls, decompositions and solvers. Each result element is a hash of all
-operands and of its position, batch by batch where the op works on each batch for itself."""
+"""Ops known only by name: custom calls, decompositions and solvers. Each result element is a hash of all operands and of its
+position, per batch where the op works on each batch separately."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ IDENTITIES = frozenset(
         "xla.sdy.FuncResultSharding",
     )
 )
-"""Targets that say something about their operand and give it back."""
+"""Targets that annotate their operand and return it."""
 
 BATCHED = re.compile(
     r"lapack_.*|cusolver_.*|cu_?blas.*|hipsolver_.*|Eigh|Qr|ProductOfElementaryHouseholderReflectors|LuDecomposition|.*TopK"
 )
-"""Targets whose operands are batches of matrices (or rows), each for itself."""
+"""Targets whose operands are batches of matrices (or rows), each processed separately."""
 
 
 def _digest(field: Field, name: str, x: Array, batch: int) -> Array:
-    """One word for each device and batch element, which depends on every element of `x` and on where it stands."""
+    """One word for each device and batch element, which depends on every element of `x` and on its position."""
     rows = x.reshape(*x.shape[: batch + 1], math.prod(x.shape[batch + 1 :]))
     place = np.arange(rows.shape[-1]).reshape(*(1,) * (batch + 1), -1)
     words = field.hash_words(name, rows, place)
@@ -51,8 +51,8 @@ def hashed(
     batch: int,
     shapes: Sequence[tuple[int, ...]] = (),
 ) -> list[Array]:
-    """Results that are hashes of all elements of the operands, for each of the `batch` leading dimensions for itself. `shapes`
-    are those of the results that these lead, where they do not lead the results' own."""
+    """Results that are hashes of all elements of the operands, separately for each of the `batch` leading dimensions. `shapes`
+    are shapes of the results with these leading dimensions, if the results' own do not have them."""
     field = machine.field
     operands = align(*operands) if operands else operands
     state = np.zeros((1,) * (batch + 1), np.uint64)
@@ -73,10 +73,10 @@ def hashed(
         words = np.broadcast_to(words, (words.shape[0], *shape[:batch], inner))
         if is_complex(element):
             parts = [field.hash(f"part {part}", words.view(np.int64)) for part in ("real", "imaginary")]
-            found = parts[0] + 1j * parts[1]
+            numbers = parts[0] + 1j * parts[1]
         else:
-            found = field.hash("number", words.view(np.int64)) if is_float(element) else _as_bits(field, words, element)
-        results.append(found.reshape(len(words), *shape_of(result)))
+            numbers = field.hash("number", words.view(np.int64)) if is_float(element) else _as_bits(field, words, element)
+        results.append(numbers.reshape(len(words), *shape_of(result)))
     return results
 
 
@@ -89,8 +89,8 @@ def _attributes(op: ir.Operation, *left_out: str) -> str:
     )
 
 
-def older_call(machine: Evaluator, op: ir.Operation, target: str, operands: list[Array]) -> list[Array] | None:
-    """What the operation of CHLO gives that `target` is called after; None for a target of no such name.
+def legacy_call(machine: Evaluator, op: ir.Operation, target: str, operands: list[Array]) -> list[Array] | None:
+    """The result of the CHLO operation that `target` is named after; None for other targets.
 
     JAX before 0.10 writes `custom_call @mhlo.erf` for `chlo.erf`. Raises OpError for a top-k of the smallest elements.
     """
@@ -108,14 +108,14 @@ def older_call(machine: Evaluator, op: ir.Operation, target: str, operands: list
 
 @evaluates("stablehlo.custom_call")
 def custom_call(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """A hash of all operands, or the operand itself for a target that only says something about it."""
+    """A hash of all operands, or the operand itself for a target that only annotates it."""
     target = ir.StringAttr(op.attributes["call_target_name"]).value
     if target in IDENTITIES:
         return operands[: len(op.results)]
     if not len(op.results):
         return []
-    if (found := older_call(machine, op, target, operands)) is not None:
-        return found
+    if (results := legacy_call(machine, op, target, operands)) is not None:
+        return results
     if ATTENTION.fullmatch(target) and (told := by_heads(op, target, operands)) is not None:
         config, ordered, shapes = told
         return hashed(machine, op, ordered, f"{target} {config}", 2, shapes)
@@ -136,8 +136,8 @@ def cholesky(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> lis
 def triangular_solve(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A hash of each matrix and one right-hand side."""
     a, b = align(*operands)
-    left = str(op.attributes["left_side"]) == "true"
-    columns = np.moveaxis(b, -1, -2) if left else b  # devices, batch…, right-hand sides, elements
+    is_left = str(op.attributes["left_side"]) == "true"
+    columns = np.moveaxis(b, -1, -2) if is_left else b  # devices, batch…, right-hand sides, elements
     batch = a.ndim - 3
     field, name = machine.field, f"triangular_solve {_attributes(op)}"
     matrix = _digest(field, f"{name} matrix", a, batch)[..., None]
@@ -146,5 +146,5 @@ def triangular_solve(machine: Evaluator, op: ir.Operation, operands: list[Array]
     words = field.hash_words(name, state[..., None], np.arange(columns.shape[-1]).reshape(*(1,) * (batch + 2), -1))
     if is_complex(element_of(op.results[0])):
         raise OpError(op, "has no exact evaluation on complex numbers")
-    found = field.hash("number", words.view(np.int64))
-    return [np.moveaxis(found, -1, -2) if left else found]
+    numbers = field.hash("number", words.view(np.int64))
+    return [np.moveaxis(numbers, -1, -2) if is_left else numbers]

@@ -1,7 +1,7 @@
-"""What a plausible cause of a wrong value is: hypotheses about faults that partitioners make, tried one after the other.
+"""A plausible cause of a wrong value: hypotheses about faults that partitioners make, tried one after the other.
 
-A hypothesis says what the devices hold if its fault was made, and is taken where they hold just that. Elements are random, so
-that a wrong hypothesis hardly ever fits. Where too few elements differ to tell (`TELLING`), none is taken.
+A hypothesis predicts what the devices hold if its fault was made, and is accepted if they hold exactly that. Elements are random,
+so a wrong hypothesis hardly ever fits. If too few elements differ (`TELLING`), no hypothesis is accepted.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from meshbridge.verify.field import Array, Field
 from meshbridge.verify.layout import DeviceMesh, Digit, Dims, cut, pieces
 
 TELLING = 18
-"""Bits that must differ before a hypothesis is believed."""
+"""Bits that must differ before a hypothesis is accepted."""
 
 FARTHEST = 16
 """The largest offset that is tried."""
 
 LAYOUTS = 64
-"""How many shardings are tried for a value of which only the shape of a shard is known."""
+"""The most shardings that are tried for a value of which only the shape of a shard is known."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Case:
     again: Array | None = None
 
     def shards(self, value: Array) -> Array:
-        """The shards of a global value, on each device; padding is as in `found`."""
+        """The shards of a global value on each device, with the padding of `found`."""
         return self.mesh.everywhere(cut(value[None], self.dims, self.mesh, padding=self.mesh.everywhere(self.found)))
 
     @cached_property
@@ -50,7 +50,7 @@ class Case:
 
     @cached_property
     def valid(self) -> Array:
-        """Which elements are no padding."""
+        """Which elements are not padding."""
         return self.mask(np.True_)
 
     def mask(self, of_value: Array | np.bool_) -> Array:
@@ -59,7 +59,7 @@ class Case:
 
     @cached_property
     def wrong(self) -> Array:
-        """The devices that hold something else than their shard."""
+        """The devices that hold something other than their shard."""
         return np.flatnonzero((self.found != self.expected).reshape(self.mesh.size, -1).any(axis=1))
 
     @property
@@ -69,15 +69,15 @@ class Case:
         return bits * int((self.found != self.expected).sum()) >= TELLING
 
     def holds(self, supposed: Array) -> bool:
-        """Whether the devices hold this value, padding left out."""
+        """Whether the devices hold this value, apart from padding."""
         return bool(((self.found == supposed) | ~self.valid).all())
 
     def agrees(self, supposed: Array) -> bool:
-        """Whether devices that hold this value everywhere hold the right one."""
+        """Whether every device would be right if it held this value, apart from padding."""
         return bool(((self.expected == supposed) | ~self.valid).all())
 
     def over(self, names: Sequence[str], combine: Callable[[Array], Array], value: Array) -> Array:
-        """What an all-reduce along these axes makes of `value`."""
+        """The result of an all-reduce of `value` along these axes."""
         groups, everywhere = self.mesh.groups_along(names), self.mesh.everywhere(value)
         result = np.empty_like(everywhere)
         result[groups] = combine(everywhere[groups])[:, None]
@@ -90,14 +90,14 @@ class Case:
         return np.asarray(members.any(axis=1) if members.dtype.kind == "b" else members.sum(axis=1, dtype=members.dtype))
 
     def extreme(self, members: Array, largest: bool) -> Array:
-        """The first or last in the order along dimension 1."""
+        """The first or last element in the order along dimension 1."""
         places = self.field.order(members) if members.dtype.kind == "f" else members.astype(np.int64)
         chosen = places.argmax(axis=1) if largest else places.argmin(axis=1)
         return np.asarray(np.take_along_axis(members, chosen[:, None], axis=1)[:, 0])
 
 
 Hypothesis = Callable[[Case], str | None]
-"""What is wrong, in words, if its fault is the one that was made."""
+"""Describes the fault if it is the one that was made."""
 
 
 def listed(names: Sequence[str]) -> str:
@@ -106,14 +106,14 @@ def listed(names: Sequence[str]) -> str:
 
 
 def padding_is_read(case: Case) -> str | None:
-    """Values beyond the end of a shard have part in the result."""
+    """Values beyond the end of a shard take part in the result."""
     if case.again is None or not ((case.found != case.again) & case.valid).any():
         return None
     return "the padding beyond the end of an uneven shard is read: the value changes with what the padding holds"
 
 
 def partial_along(case: Case) -> tuple[str, tuple[str, ...]] | None:
-    """What must still be taken over devices (sum, maximum or minimum), and along which axes; None if that gives no shards."""
+    """The missing reduction over devices (sum, maximum or minimum), and its axes; None if no reduction gives the shards."""
     if not case.tells:
         return None
     kinds: dict[str, Callable[[Array], Array]] = {"sum": case.add_up}
@@ -128,17 +128,17 @@ def partial_along(case: Case) -> tuple[str, tuple[str, ...]] | None:
 
 
 def left_partial(case: Case) -> str | None:
-    """Devices keep their part of a sum, a maximum or a minimum."""
-    if (found := partial_along(case)) is None:
+    """Devices keep a partial sum, maximum or minimum."""
+    if (partial := partial_along(case)) is None:
         return None
-    kind, names = found
+    kind, names = partial
     done = "summing" if kind == "sum" else f"taking the {kind}"
     along = "axis" if len(names) == 1 else "axes"
     return f"equal after {done} over {along} {listed(names)}: an all-reduce or reduce-scatter is missing"
 
 
 def summed_too_often(case: Case) -> str | None:
-    """A reduction over devices of which each holds the sum already, or shards that are not parts of one sum."""
+    """A reduction over devices that all hold the sum already, or over shards that are not terms of one sum."""
     if case.found.dtype.kind == "b":
         return None
     sizes = dict(case.mesh.axes)
@@ -163,50 +163,52 @@ def nothing_received(case: Case) -> str | None:
 
 
 def devices(numbers: Sequence[int] | Array) -> str:
-    """The subject of a sentence."""
-    some = ", ".join(str(int(each)) for each in numbers[:8]) + (", …" if len(numbers) > 8 else "")
-    return f"device {some} holds" if len(numbers) == 1 else f"devices {some} hold"
+    """The subject of a sentence about these devices."""
+    shown = ", ".join(str(int(number)) for number in numbers[:8]) + (", …" if len(numbers) > 8 else "")
+    return f"device {shown} holds" if len(numbers) == 1 else f"devices {shown} hold"
 
 
 def permuted(case: Case) -> str | None:
-    """Shards of other devices."""
+    """Devices hold the shards of other devices."""
     owners = {row.tobytes(): device for device, row in reversed(list(enumerate(case.expected)))}
-    held = [owners.get(case.found[device].tobytes()) for device in case.wrong]
-    if any(owner is None for owner in held):
+    owner_of_wrong = [owners.get(case.found[device].tobytes()) for device in case.wrong]
+    if any(owner is None for owner in owner_of_wrong):
         return None
-    pairs = [f"device {device} holds what device {owner} should" for device, owner in zip(case.wrong, held, strict=True)]
-    if len(set(held)) == 1 and len(pairs) > 1:
-        return f"{devices(case.wrong)} the shard of device {held[0]}: the offset of a device's own shard is missing"
-    more = ", …" if len(pairs) > 4 else ""
+    pairs = [
+        f"device {device} holds what device {owner} should" for device, owner in zip(case.wrong, owner_of_wrong, strict=True)
+    ]
+    if len(set(owner_of_wrong)) == 1 and len(pairs) > 1:
+        return f"{devices(case.wrong)} the shard of device {owner_of_wrong[0]}: the offset of a device's own shard is missing"
+    ellipsis = ", …" if len(pairs) > 4 else ""
     text = "the devices hold each other's shards: " + ", ".join(pairs[:4])
-    return f"{text}{more}: a permutation, or the order of a group's members, is wrong"
+    return f"{text}{ellipsis}: a permutation, or the order of a group's members, is wrong"
 
 
 def out_of_order(case: Case) -> str | None:
-    """The pieces that a shard was put together from come in another order."""
+    """The pieces of a shard are in another order."""
     counts = sorted({int(np.prod([dict(case.mesh.axes)[name] for name in names])) for names in case.mesh.choices()})
     for dim, size in enumerate(case.found.shape[1:]):
         for count in (count for count in counts if size % count == 0):
             split = (case.mesh.size, *case.found.shape[1 : dim + 1], count, size // count, *case.found.shape[dim + 2 :])
-            sides = [np.moveaxis(each.reshape(split), dim + 1, 1) for each in (case.found, case.expected)]
+            sides = [np.moveaxis(side.reshape(split), dim + 1, 1) for side in (case.found, case.expected)]
             if all(_same_pieces(*rows) for rows in zip(*sides, strict=True)):
                 return f"the {count} pieces of a shard along dimension {dim} come in another order: that of a gather's group"
     return None
 
 
 def _same_pieces(found: Array, expected: Array) -> bool:
-    left, right = ([piece.tobytes() for piece in side] for side in (found, expected))
-    return sorted(left) == sorted(right)
+    piece_bytes, right = ([piece.tobytes() for piece in side] for side in (found, expected))
+    return sorted(piece_bytes) == sorted(right)
 
 
 def shifted(case: Case) -> str | None:
-    """Elements that stand a few further along a dimension; a device whose start is clamped may hold the right ones."""
+    """Elements are shifted along a dimension. A device whose start is clamped may hold the right ones."""
     for dim, size in enumerate(case.value.shape):
         position = np.arange(size).reshape(-1, *(1,) * (case.value.ndim - dim - 1))
         for step in (sign * far for far in range(1, min(size - 1, FARTHEST) + 1) for sign in (1, -1)):
             inside = case.mask((position + step >= 0) & (position + step < size))[case.wrong]
-            same = case.found[case.wrong] == case.shards(np.roll(case.value, -step, dim))[case.wrong]
-            if (same | ~inside).all() and 2 * inside.sum() >= case.valid[case.wrong].sum():
+            equal = case.found[case.wrong] == case.shards(np.roll(case.value, -step, dim))[case.wrong]
+            if (equal | ~inside).all() and 2 * inside.sum() >= case.valid[case.wrong].sum():
                 count = f"{abs(step)} element{'s' if abs(step) > 1 else ''}"
                 return f"off by {count} along dimension {dim}: element i holds what element i {'+-'[step < 0]} {abs(step)} should"
     return None
@@ -221,11 +223,11 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     out_of_order,
     shifted,
 )
-"""Those that say most come first."""
+"""The most specific come first."""
 
 
 def cases_of_shape(field: Field, mesh: DeviceMesh, value: Array, found: Array, again: Array | None = None) -> list[Case]:
-    """A case for each sharding that gives shards of the shape of `found`, where it is not known how the value is sharded."""
+    """A case for each sharding that gives shards of the shape of `found`, if the sharding of the value is unknown."""
     if value.dtype != found.dtype or value.ndim != found.ndim - 1:
         return []
     shardings = islice(layouts(mesh, value.shape, found.shape[1:]), LAYOUTS)
@@ -233,24 +235,24 @@ def cases_of_shape(field: Field, mesh: DeviceMesh, value: Array, found: Array, a
 
 
 def explain_any(cases: Sequence[Case]) -> str:
-    """The first hypothesis that fits one of the cases; empty if none does, or if one of them is no fault."""
+    """The first hypothesis that fits one of the cases; empty if none fits, or if one of the cases is no fault."""
     if not all(len(case.wrong) for case in cases):
         return ""
-    return next((text for each in HYPOTHESES for case in cases if case.tells and (text := each(case))), "")
+    return next((text for hypothesis in HYPOTHESES for case in cases if case.tells and (text := hypothesis(case))), "")
 
 
 def layouts(mesh: DeviceMesh, shape: Sequence[int], local: Sequence[int]) -> Iterator[Dims]:
-    """How axes may split a tensor of `shape` into shards of `local` shape."""
+    """The ways in which axes may split a tensor of `shape` into shards of shape `local`."""
     axes = [mesh.digit(name) for name, size in mesh.axes if size > 1]
 
-    def rest(dim: int, free: list[Digit]) -> Iterator[Dims]:
+    def layouts_from(dim: int, free: list[Digit]) -> Iterator[Dims]:
         if dim == len(shape):
             yield ()
             return
         for count in range(len(free) + 1):
             for chosen in permutations(free, count):
                 if -(-shape[dim] // pieces(chosen)) == local[dim]:
-                    for others in rest(dim + 1, [axis for axis in free if axis not in chosen]):
-                        yield (chosen, *others)
+                    for later_dims in layouts_from(dim + 1, [axis for axis in free if axis not in chosen]):
+                        yield (chosen, *later_dims)
 
-    yield from rest(0, axes)
+    yield from layouts_from(0, axes)

@@ -1,4 +1,4 @@
-"""Collectives of StableHLO, executed by their definition over their groups of devices."""
+"""Collectives of StableHLO, executed as defined over their groups of devices."""
 
 from __future__ import annotations
 
@@ -30,43 +30,43 @@ def _channel(op: ir.Operation) -> int:
 
 
 def _ids(machine: Evaluator, op: ir.Operation) -> list[list[int]]:
-    """The groups as the op lists them."""
-    found = op.attributes["replica_groups"]
-    if isinstance(found, ir.DenseElementsAttr):
-        return [[int(each) for each in row if each >= 0] for row in np.array(found)]
-    return groups_by_axes(found, machine.meshes)
+    """The groups as listed in the op."""
+    attribute = op.attributes["replica_groups"]
+    if isinstance(attribute, ir.DenseElementsAttr):
+        return [[int(member) for member in row if member >= 0] for row in np.array(attribute)]
+    return groups_by_axes(attribute, machine.meshes)
 
 
 def groups_of(machine: Evaluator, op: ir.Operation, *, joins_partitions: bool) -> list[list[int]]:
     """The groups of an op as lists of devices of the grid.
 
-    Without a channel, ids are replicas and every partition communicates for itself. With one, ids are devices where the op says
-    so; else all partitions of the named replicas belong together if `joins_partitions`, and ids are partitions if not.
+    Without a channel, ids are replicas, and each partition communicates separately. With a channel, ids are devices if the op
+    says so; otherwise all partitions of the listed replicas form a group if `joins_partitions`, and if not, ids are partitions.
     """
     replicas, partitions = machine.grid.replicas, machine.grid.partitions
     listed, channel = _ids(machine, op), _channel(op)
     if channel <= 0:
         listed = listed or [list(range(replicas))]
-        found = [[replica * partitions + partition for replica in group] for partition in range(partitions) for group in listed]
+        groups = [[replica * partitions + partition for replica in group] for partition in range(partitions) for group in listed]
     elif boolean(op, "use_global_device_ids"):
-        found = listed or [list(range(machine.grid.count))]
+        groups = listed or [list(range(machine.grid.count))]
     elif joins_partitions:
         listed = listed or [list(range(replicas))]
-        found = [[replica * partitions + partition for replica in group for partition in range(partitions)] for group in listed]
+        groups = [[replica * partitions + partition for replica in group for partition in range(partitions)] for group in listed]
     else:
         listed = listed or [list(range(partitions))]
-        found = [[replica * partitions + partition for partition in group] for replica in range(replicas) for group in listed]
-    members = [member for group in found for member in group]
+        groups = [[replica * partitions + partition for partition in group] for replica in range(replicas) for group in listed]
+    members = [member for group in groups for member in group]
     if len(set(members)) != len(members) or any(not 0 <= member < machine.grid.count for member in members):
         raise OpError(op, f"names devices {sorted(members)}, expected each of {machine.grid.count} at most once")
-    return found
+    return groups
 
 
 def exchange(
     machine: Evaluator, x: Array, groups: list[list[int]], shape: tuple[int, ...], of_group: Callable[[Array], Array]
 ) -> Array:
-    """What every device holds after its group's values, stacked in the first dimension, went through `of_group`, which gives one
-    value for each member, or one for all. Devices in no group hold zeros."""
+    """The value of each device after `of_group` was applied to the stacked values of its group; `of_group` returns one value for
+    each member, or one for all. Devices in no group hold zeros."""
     everywhere = machine.everywhere(x)
     result = np.zeros((machine.grid.count, *shape), x.dtype)
     for group in groups:
@@ -75,17 +75,17 @@ def exchange(
 
 
 def parts(x: Array, count: int, dim: int) -> Array:
-    """The parts of one value along `dim`, stacked."""
+    """The parts of a value along `dim`, stacked."""
     return np.stack(np.split(x, count, axis=dim))
 
 
 def swapped(rows: Array, split: int, join: int) -> Array:
-    """Of stacked members, for each the parts along `split` that all of them have for it, one after the other along `join`."""
+    """For each of the stacked members, its parts along `split` from all members, concatenated along `join`."""
     return np.stack([np.concatenate(list(part), axis=join) for part in parts(rows, len(rows), split + 1)])
 
 
 def moved(machine: Evaluator, x: Array, pairs: Sequence[tuple[int, int]]) -> Array:
-    """What every target of pairs (source, target) holds of its source's value; other devices hold zeros."""
+    """The source's value on the target of each pair (source, target); zeros on other devices."""
     everywhere = machine.everywhere(x)
     result = np.zeros_like(everywhere)
     for source, target in pairs:

@@ -1,4 +1,4 @@
-"""Values that come from nothing: constants, iota, random numbers of no algorithm."""
+"""Values without operands: constants, iota, random numbers of no algorithm."""
 
 from __future__ import annotations
 
@@ -40,37 +40,39 @@ def constant(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> lis
 
 
 def _numbers(op: ir.Operation) -> Array:
-    """The numbers of a constant: one for a splat, all of its shape otherwise."""
+    """The numbers of a constant: one number for a splat."""
     element, shape = element_of(op.results[0]), shape_of(op.results[0])
     try:
-        found = op.attributes["value"]
+        value = op.attributes["value"]
     except TypeError:  # the bindings have no class for complex elements
         return _from_text(op, element, shape)
-    if isinstance(found, (ir.IntegerAttr, ir.FloatAttr)):  # of a scalar
-        return np.array(found.value)
-    if isinstance(found, ir.DenseElementsAttr) and found.is_splat:
+    if isinstance(value, (ir.IntegerAttr, ir.FloatAttr)):  # of a scalar
+        return np.array(value.value)
+    if isinstance(value, ir.DenseElementsAttr) and value.is_splat:
         try:
-            return np.array(found.get_splat_value().value)  # type: ignore[attr-defined]
+            return np.array(value.get_splat_value().value)  # type: ignore[attr-defined]
         except (TypeError, AttributeError):
             return _from_text(op, element, shape)
     try:
-        return np.array(found).reshape(shape)
+        return np.array(value).reshape(shape)
     except (TypeError, ValueError):  # types that numpy has no buffers of
         return _from_text(op, element, shape)
 
 
 def _from_text(op: ir.Operation, element: ir.Type, shape: tuple[int, ...]) -> Array:
-    found = _DENSE.search(str(op.get_asm(print_generic_op_form=True)))
-    if found is None:
+    match = _DENSE.search(str(op.get_asm(print_generic_op_form=True)))
+    if match is None:
         raise OpError(op, "is a constant without its numbers in the program")
-    if in_bytes := _BYTES.fullmatch(found[1].strip()):
+    if in_bytes := _BYTES.fullmatch(match[1].strip()):
         return _from_bytes(bytes.fromhex(in_bytes[1]), element, shape)
-    tokens = _TOKEN.findall(found[1])
+    tokens = _TOKEN.findall(match[1])
     if is_complex(element):
         part = ir.ComplexType(element).element_type
         numbers = np.array([_number(token, part) for token in tokens]).reshape(-1, 2)
-        joined = numbers[:, 0] + 1j * numbers[:, 1]
-        return np.asarray(joined.astype(np.complex64 if width_of(part) == 32 else np.complex128)).reshape(_filled(joined, shape))
+        complex_numbers = numbers[:, 0] + 1j * numbers[:, 1]
+        return np.asarray(complex_numbers.astype(np.complex64 if width_of(part) == 32 else np.complex128)).reshape(
+            _filled(complex_numbers, shape)
+        )
     numbers = np.array([_number(token, element) for token in tokens])
     return numbers.reshape(_filled(numbers, shape))
 
@@ -108,24 +110,24 @@ def _floats(bits: Array, element: ir.Type) -> Array:
         return bits.astype(f"u{width_of(element) // 8}").view(native[name])
     if name == "bf16":
         return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return np.array([_small_float(int(each), name) for each in bits], np.float32)
+    return np.array([_small_float(int(pattern), name) for pattern in bits], np.float32)
 
 
 def _small_float(bits: int, name: str) -> float:
     """A number of at most 8 bits, by the letters of its type: f8E4M3FN has 4 exponent bits, 3 mantissa bits and no infinity."""
-    found = cast("re.Match[str]", re.fullmatch(r"f(\d+)E(\d+)M(\d+)(B11)?(FN)?(UZ|U)?", name))
-    total, exponent_bits, mantissa_bits = int(found[1]), int(found[2]), int(found[3])
+    parts = cast("re.Match[str]", re.fullmatch(r"f(\d+)E(\d+)M(\d+)(B11)?(FN)?(UZ|U)?", name))
+    total, exponent_bits, mantissa_bits = int(parts[1]), int(parts[2]), int(parts[3])
     mantissa, exponent = bits & ((1 << mantissa_bits) - 1), bits >> mantissa_bits & ((1 << exponent_bits) - 1)
-    sign = -1.0 if bits >> (total - 1) & 1 and found[6] != "U" else 1.0
-    largest, bias = (1 << exponent_bits) - 1, (1 << (exponent_bits - 1)) - (0 if found[6] == "UZ" else 1)
-    bias = 11 if found[4] else bias
-    if found[6] == "U":  # E8M0FNU: powers of two
+    sign = -1.0 if bits >> (total - 1) & 1 and parts[6] != "U" else 1.0
+    largest, bias = (1 << exponent_bits) - 1, (1 << (exponent_bits - 1)) - (0 if parts[6] == "UZ" else 1)
+    bias = 11 if parts[4] else bias
+    if parts[6] == "U":  # E8M0FNU: powers of two
         return float("nan") if exponent == largest else 2.0 ** (exponent - 127)
-    if found[6] == "UZ" and bits == 1 << (total - 1):
+    if parts[6] == "UZ" and bits == 1 << (total - 1):
         return float("nan")
-    if not found[5] and exponent == largest:
+    if not parts[5] and exponent == largest:
         return float("nan") if mantissa else sign * float("inf")
-    if found[5] and not found[6] and total == 8 and exponent == largest and mantissa == (1 << mantissa_bits) - 1:
+    if parts[5] and not parts[6] and total == 8 and exponent == largest and mantissa == (1 << mantissa_bits) - 1:
         return float("nan")
     scale = 2.0**-mantissa_bits
     if exponent == 0:
@@ -160,6 +162,6 @@ def random_numbers(machine: Evaluator, op: ir.Operation, operands: list[Array]) 
     """A hash of the bounds and of the position: two such ops of one shape draw the same numbers."""
     shape, element = shape_of(op.results[0]), element_of(op.results[0])
     count = np.arange(int(np.prod(shape, dtype=np.int64)))[None]
-    bounds = [each.reshape(each.shape[0], 1) for each in operands[:2]]
+    bounds = [bound.reshape(bound.shape[0], 1) for bound in operands[:2]]
     words = machine.field.hash_words(f"rng {op.attributes['rng_distribution']}", *bounds, count)
     return [_as_bits(machine.field, words, element).reshape(-1, *shape)]

@@ -22,7 +22,7 @@ from meshbridge.verify.machine import (
     is_float,
     shape_of,
 )
-from meshbridge.verify.windows import WindowDim, window_dims, windows_of
+from meshbridge.verify.windows import Window1D, window_dims, windows_of
 
 
 def product(machine: Evaluator, left: Array, right: Array, element: ir.Type) -> Array:
@@ -36,46 +36,46 @@ def product(machine: Evaluator, left: Array, right: Array, element: ir.Type) -> 
 
 
 def _accumulated(machine: Evaluator, op: ir.Operation, x: Array) -> Array:
-    """Float operands of an op stand for themselves; integers enter a sum of floats as the numbers that they are."""
+    """Float operands are unchanged; integers that enter a sum of floats become elements."""
     element = element_of(op.results[0])
     return machine.field.from_integers(x) if is_float(element) and x.dtype.kind in "iub" else x
 
 
 @evaluates("stablehlo.dot_general")
 def dot_general(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Batch dimensions first, then those of the left that stay, then those of the right."""
+    """Batch dimensions first, then the free dimensions of the left operand, then those of the right."""
     dims = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
-    left = arranged(operands[0], dims.lhs_batching_dimensions, dims.lhs_contracting_dimensions, contracted_last=True)
-    right = arranged(operands[1], dims.rhs_batching_dimensions, dims.rhs_contracting_dimensions, contracted_last=False)
-    found = product(machine, _accumulated(machine, op, left), _accumulated(machine, op, right), element_of(op.results[0]))
-    return [found.reshape(found.shape[0], *shape_of(op.results[0]))]
+    lhs = arranged(operands[0], dims.lhs_batching_dimensions, dims.lhs_contracting_dimensions, contracted_last=True)
+    rhs = arranged(operands[1], dims.rhs_batching_dimensions, dims.rhs_contracting_dimensions, contracted_last=False)
+    total = product(machine, _accumulated(machine, op, lhs), _accumulated(machine, op, rhs), element_of(op.results[0]))
+    return [total.reshape(total.shape[0], *shape_of(op.results[0]))]
 
 
 def arranged(x: Array, batch: list[int], contracted: list[int], *, contracted_last: bool) -> Array:
-    """A stack of matrices: devices, batch (one dimension), and the two that are left."""
+    """A stack of matrices: devices, batch (one dimension), and the two remaining dimensions."""
     free = [dim for dim in range(x.ndim - 1) if dim not in (*batch, *contracted)]
     order = [*batch, *free, *contracted] if contracted_last else [*batch, *contracted, *free]
-    moved = x.transpose(0, *(dim + 1 for dim in order))
+    transposed = x.transpose(0, *(dim + 1 for dim in order))
     sizes = [int(np.prod([x.shape[dim + 1] for dim in dims], dtype=np.int64)) for dims in (batch, free, contracted)]
     rows = (sizes[1], sizes[2]) if contracted_last else (sizes[2], sizes[1])
-    return np.ascontiguousarray(moved).reshape(x.shape[0], sizes[0], *rows)
+    return np.ascontiguousarray(transposed).reshape(x.shape[0], sizes[0], *rows)
 
 
 @evaluates("stablehlo.dot")
 def dot(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A product of vectors and matrices."""
-    left, right = (_accumulated(machine, op, x) for x in operands)
-    rows = left[:, None] if left.ndim == 2 else left
-    columns = right[..., None] if right.ndim == 2 else right
-    found = product(machine, rows, columns, element_of(op.results[0]))
-    return [found.reshape(found.shape[0], *shape_of(op.results[0]))]
+    lhs, rhs = (_accumulated(machine, op, x) for x in operands)
+    rows = lhs[:, None] if lhs.ndim == 2 else lhs
+    columns = rhs[..., None] if rhs.ndim == 2 else rhs
+    total = product(machine, rows, columns, element_of(op.results[0]))
+    return [total.reshape(total.shape[0], *shape_of(op.results[0]))]
 
 
 @evaluates("stablehlo.convolution", "stablehlo.dynamic_conv")
 def convolution(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A product of windows with kernels, group by group."""
     dims = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
-    x, kernel = (_accumulated(machine, op, each) for each in align(*operands[:2]))
+    x, kernel = (_accumulated(machine, op, operand) for operand in align(*operands[:2]))
     x = x.transpose(0, *(dim + 1 for dim in _order(dims, "input", "batch", "feature")))
     kernel = kernel.transpose(
         0, dims.kernel_output_feature_dimension + 1, dims.kernel_input_feature_dimension + 1,
@@ -93,13 +93,13 @@ def convolution(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> 
 
 
 def _order(dims: stablehlo.ConvDimensionNumbers, side: str, *names: str) -> list[int]:
-    first = [getattr(dims, f"{side}_{name}_dimension") for name in names]
-    return [*first, *getattr(dims, f"{side}_spatial_dimensions")]
+    leading = [getattr(dims, f"{side}_{name}_dimension") for name in names]
+    return [*leading, *getattr(dims, f"{side}_spatial_dimensions")]
 
 
 def _patches(op: ir.Operation, x: Array, sizes: tuple[int, ...], padding: Sequence[int]) -> Array:
     dims = window_dims(op, sizes, padding, "lhs_dilation", "rhs_dilation")
-    views = windows_of(x, np.zeros(x.shape[0], x.dtype), [WindowDim(1), WindowDim(1), *dims])
+    views = windows_of(x, np.zeros(x.shape[0], x.dtype), [Window1D(1), Window1D(1), *dims])
     return views.reshape(*views.shape[: x.ndim], *views.shape[x.ndim + 2 :])
 
 
@@ -119,9 +119,9 @@ def _grouped(machine: Evaluator, patches: Array, kernel: Array, groups: int, bat
     inner = int(np.prod(kernel.shape[2:], dtype=np.int64))
     rows = rows.reshape(devices, split, batch * int(np.prod(places, dtype=np.int64)), inner)
     columns = kernel.reshape(devices, split, outputs, inner).swapaxes(2, 3)
-    found = product(machine, rows, columns, element).reshape(devices, split, batch, *places, outputs)
-    found = np.moveaxis(found, -1, 2).swapaxes(2, 3)  # devices, group, batch, outputs, places…
-    return np.moveaxis(found, 1, 2).reshape(devices, batch, split * outputs, *places)
+    result = product(machine, rows, columns, element).reshape(devices, split, batch, *places, outputs)
+    result = np.moveaxis(result, -1, 2).swapaxes(2, 3)  # devices, group, batch, outputs, places…
+    return np.moveaxis(result, 1, 2).reshape(devices, batch, split * outputs, *places)
 
 
 @evaluates("stablehlo.fft")
@@ -145,22 +145,22 @@ def fft(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Arr
 
 
 def _along(field: Field, x: Array, dim: int, matrix: Array) -> Array:
-    moved = np.moveaxis(x, dim, -1)
-    rows = np.ascontiguousarray(moved).reshape(-1, moved.shape[-1])
-    return np.moveaxis(field.matmul(rows, matrix).reshape(*moved.shape[:-1], matrix.shape[1]), -1, dim)
+    dim_last = np.moveaxis(x, dim, -1)
+    rows = np.ascontiguousarray(dim_last).reshape(-1, dim_last.shape[-1])
+    return np.moveaxis(field.matmul(rows, matrix).reshape(*dim_last.shape[:-1], matrix.shape[1]), -1, dim)
 
 
 def _to_real(field: Field, x: Array, dim: int, length: int) -> Array:
-    """The inverse transform of the half that is given and the conjugate half that is not; its real part."""
-    moved = np.moveaxis(x, dim, -1)
-    mirrored = moved[..., 1 : (length + 1) // 2].conj()[..., ::-1]
-    whole = np.concatenate([moved[..., : length // 2 + 1], mirrored], axis=-1)
+    """The real part of the inverse transform of a spectrum whose conjugate half is not given."""
+    dim_last = np.moveaxis(x, dim, -1)
+    mirrored = dim_last[..., 1 : (length + 1) // 2].conj()[..., ::-1]
+    whole = np.concatenate([dim_last[..., : length // 2 + 1], mirrored], axis=-1)
     return np.moveaxis(_along(field, whole, whole.ndim - 1, _backward(field, length)).real, -1, dim)
 
 
 @lru_cache(maxsize=64)
 def _forward(field: Field, length: int) -> Array:
-    """The matrix of the discrete Fourier transform of this length; where the field has no such root of unity, a random one."""
+    """The matrix of the discrete Fourier transform of this length; a random one if the field has no such root of unity."""
     root = root_of_unity(field, length)
     if root is None:
         return field.random(f"fft {length}", (length, length), "c")
@@ -182,7 +182,7 @@ def _backward(field: Field, length: int) -> Array:
 def root_of_unity(field: Field, order: int) -> Array | None:
     """An element of this order with its conjugate as inverse, the same power of one generator for all orders.
 
-    None where the order does not divide `prime` + 1.
+    None if the order does not divide `prime` + 1.
     """
     if SMOOTH % order:
         return None

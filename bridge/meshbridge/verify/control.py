@@ -18,21 +18,21 @@ COMMUNICATING = frozenset(
         *("recv", "send"),
     )
 )
-"""Ops for which devices wait for each other."""
+"""Ops in which devices wait for each other."""
 
 
 @dataclass(frozen=True)
 class Composed:
-    """What a composite says of the op that it is named after."""
+    """The attributes of a composite, for the op that it is named after."""
 
     attributes: ir.DictAttr
 
 
-def _refuse_communication(op: ir.Operation, what: str) -> None:
-    """Raises OpError where devices that take different branches would wait for each other."""
+def _refuse_communication(op: ir.Operation, text: str) -> None:
+    """Raises OpError if devices that take different branches would wait for each other."""
     for below in walk(op):
         if below.name in COMMUNICATING:
-            raise OpError(op, f"{what} on some devices than on others, and communicates by '{below.name}' inside")
+            raise OpError(op, f"{text} on some devices than on others, and communicates by '{below.name}' inside")
 
 
 def _chosen(mask: Array, left: Array, right: Array) -> Array:
@@ -41,7 +41,7 @@ def _chosen(mask: Array, left: Array, right: Array) -> Array:
 
 @evaluates("stablehlo.while")
 def while_(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """As long as the condition holds; devices for which it no longer holds keep what they have."""
+    """Runs while the condition holds. Devices for which it no longer holds keep their values."""
     carried = list(operands)
     for _ in range(machine.trips):
         going = machine.run(op, 0, carried)[0]
@@ -50,23 +50,26 @@ def while_(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[
         changed = machine.run(op, 1, carried)
         if not going.all():
             _refuse_communication(op, "iterates more often")
-            changed = [_chosen(going, new, old) for new, old in zip(changed, carried, strict=True)]
+            changed = [
+                _chosen(going, changed_value, carried_value)
+                for changed_value, carried_value in zip(changed, carried, strict=True)
+            ]
         carried = changed
     raise OpError(op, f"has not ended after {machine.trips} iterations")
 
 
 @evaluates("mhlo.fusion")
 def fusion(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """What its region computes: XLA has put several ops into one."""
+    """The result of its region: XLA has fused several ops into one."""
     return machine.run(op, 0, operands)
 
 
 @evaluates("stablehlo.case")
 def case(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The branch with the number of the index; the last one for an index out of range."""
-    last = len(op.regions) - 1
+    last_branch = len(op.regions) - 1
     index = operands[0]
-    return _branches(machine, op, np.where((index < 0) | (index > last), last, index))
+    return _branches(machine, op, np.where((index < 0) | (index > last_branch), last_branch, index))
 
 
 @evaluates("stablehlo.if")
@@ -76,34 +79,36 @@ def if_(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Arr
 
 
 def _branches(machine: Evaluator, op: ir.Operation, index: Array) -> list[Array]:
-    taken = [int(branch) for branch in np.unique(index)]
-    results = machine.run(op, taken[0], [])
-    if len(taken) > 1:
+    branches = [int(branch) for branch in np.unique(index)]
+    results = machine.run(op, branches[0], [])
+    if len(branches) > 1:
         _refuse_communication(op, "takes another branch")
-    for branch in taken[1:]:
-        others = machine.run(op, branch, [])
-        results = [_chosen(index == branch, new, old) for new, old in zip(others, results, strict=True)]
+    for branch in branches[1:]:
+        branch_results = machine.run(op, branch, [])
+        results = [
+            _chosen(index == branch, branch_value, value) for branch_value, value in zip(branch_results, results, strict=True)
+        ]
     return results
 
 
 @evaluates("chlo.scan")
 def scan(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """The region on one slice of each input after the other, with what it carries; the slices that it gives are stacked."""
+    """Runs the region on one slice of each input after the other, with the carried values, and stacks the output slices."""
     return _scan(machine, op, operands, op)
 
 
-def _scan(machine: Evaluator, op: ir.Operation, operands: list[Array], says: Attributed) -> list[Array]:
-    """`says` has the attributes of the scan, `op` its region."""
-    taken, made = integers(says, "operandSegmentSizes")[0], integers(says, "resultSegmentSizes")[0]
-    inputs, carried = operands[:taken], operands[taken:]
-    axis = integer(says, "dimension") + 1
-    length = inputs[0].shape[axis] if inputs else integer(says, "scan_dim_size")
-    order = range(length)[::-1] if boolean(says, "is_reverse") else range(length)
-    given: dict[int, list[Array]] = {}
+def _scan(machine: Evaluator, op: ir.Operation, operands: list[Array], attributed: Attributed) -> list[Array]:
+    """`attributed` has the attributes of the scan, `op` its region."""
+    input_count, output_count = integers(attributed, "operandSegmentSizes")[0], integers(attributed, "resultSegmentSizes")[0]
+    inputs, carried = operands[:input_count], operands[input_count:]
+    axis = integer(attributed, "dimension") + 1
+    length = inputs[0].shape[axis] if inputs else integer(attributed, "scan_dim_size")
+    order = range(length)[::-1] if boolean(attributed, "is_reverse") else range(length)
+    outputs: dict[int, list[Array]] = {}
     for place in order:
         results = machine.run(op, 0, [*(np.take(x, place, axis) for x in inputs), *carried])
-        given[place], carried = results[:made], results[made:]
-    stacked = [np.stack(align(*(given[place][number] for place in range(length))), axis) for number in range(made)]
+        outputs[place], carried = results[:output_count], results[output_count:]
+    stacked = [np.stack(align(*(outputs[place][number] for place in range(length))), axis) for number in range(output_count)]
     return [*stacked, *carried]
 
 
@@ -115,7 +120,7 @@ def call(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Ar
 
 @evaluates("stablehlo.composite")
 def composite(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """The results of its decomposition. That of a scan may leave out the direction: a scan is what the op of that name means."""
+    """The results of its decomposition; for a scan those of the op, since its decomposition may lack the direction."""
     if ir.StringAttr(op.attributes["name"]).value == "chlo.scan" and len(op.regions):
         return _scan(machine, op, operands, Composed(ir.DictAttr(op.attributes["composite_attributes"])))
     return machine.call(op, ir.FlatSymbolRefAttr(op.attributes["decomposition"]).value, operands)

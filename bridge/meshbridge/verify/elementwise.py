@@ -1,7 +1,7 @@
-"""Elementwise ops: the ring's are the field's, integers wrap around, every other function is a keyed hash.
+"""Elementwise ops: those of a ring are the field's, integers wrap around, every other function is a keyed hash.
 
-Identities that legalizations use are built in: rsqrt, logistic, tan, expm1, log1p and small powers are what they are in terms of
-other functions. A widening conversion is the identity; a narrowing one is a hash.
+Identities that legalizations use hold: rsqrt, logistic, tan, expm1, log1p and small powers are expressed by other functions. A
+widening conversion is the identity; a narrowing one is a hash.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def wrap(numbers: Array, element: ir.Type) -> Array:
 
 def cut_bits(numbers: Array, width: int, *, signed: bool) -> Array:
     """The lowest bits of integers as integers."""
-    kept = numbers & ((1 << width) - 1)
-    return np.where(kept >= 1 << (width - 1), kept - (1 << width), kept) if signed else kept
+    low_bits = numbers & ((1 << width) - 1)
+    return np.where(low_bits >= 1 << (width - 1), low_bits - (1 << width), low_bits) if signed else low_bits
 
 
 Binary = Callable[[Field, Array, Array], Array]
@@ -54,10 +54,10 @@ def _remainder_integers(left: Array, right: Array) -> Array:
 
 def _power_integers(base: Array, exponent: Array) -> Array:
     base, exponent = np.broadcast_arrays(base, exponent)
-    result, square, left = np.ones_like(base), base.copy(), np.maximum(exponent, 0).astype(np.int64)
-    while left.any():
-        result = np.where(left & 1, result * square, result).astype(base.dtype)
-        square, left = square * square, left >> 1
+    result, square, remaining = np.ones_like(base), base.copy(), np.maximum(exponent, 0).astype(np.int64)
+    while remaining.any():
+        result = np.where(remaining & 1, result * square, result).astype(base.dtype)
+        square, remaining = square * square, remaining >> 1
     inverted = np.where(base == 1, 1, np.where(base == -1, np.where(exponent % 2, -1, 1), 0))
     return np.where(exponent < 0, inverted, result).astype(base.dtype)
 
@@ -93,19 +93,19 @@ BOOLEAN: dict[str, Callable[[Array, Array], Array]] = {
 
 
 def _power(field: Field, base: Array, exponent: Array) -> Array:
-    """A product for small integer exponents, x^(1/2) = sqrt(x) and x^(-1/2) = rsqrt(x), a hash otherwise."""
+    """A product for small integer exponents, x^(1/2) = sqrt(x) and x^(-1/2) = rsqrt(x), a hash for others."""
     if base.dtype.kind == "c":
         return field.hash_complex("power", base, exponent)
     result, half = field.hash("power", base, exponent), _half(field)
-    for known in np.unique(exponent):
-        if abs(known) <= SMALL_POWER:
-            exact = field.power(base, int(abs(known)))
-        elif abs(known) == abs(half):
+    for value in np.unique(exponent):
+        if abs(value) <= SMALL_POWER:
+            exact = field.power(base, int(abs(value)))
+        elif abs(value) == abs(half):
             exact = field.hash("sqrt", base)
         else:
             continue
-        inverted = known == -half if abs(known) == abs(half) else known < 0
-        result = np.where(exponent == known, field.inverse(exact) if inverted else exact, result)
+        inverted = value == -half if abs(value) == abs(half) else value < 0
+        result = np.where(exponent == value, field.inverse(exact) if inverted else exact, result)
     return result
 
 
@@ -127,10 +127,10 @@ FLOAT: dict[str, Binary] = {
 
 
 def apply_binary(field: Field, name: str, left: Array, right: Array, element: ir.Type) -> Array | None:
-    """A StableHLO op of two operands by its name without dialect, None where the element type has none such."""
+    """Applies a StableHLO op of two operands, named without its dialect; None if the element type has no such op."""
     if left.dtype.kind in "fc":
-        found = FLOAT.get(name)
-        return found(field, left, right) if found else None
+        function = FLOAT.get(name)
+        return function(field, left, right) if function else None
     if left.dtype == np.bool_:
         chosen = BOOLEAN.get(name)
         return chosen(left, right) if chosen else None
@@ -141,11 +141,11 @@ def apply_binary(field: Field, name: str, left: Array, right: Array, element: ir
 
 def _binary(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Two operands, combined elementwise."""
-    left, right = operands
-    found = apply_binary(machine.field, op.name.split(".")[1], left, right, element_of(op.results[0]))
-    if found is None:
+    lhs, rhs = operands
+    result = apply_binary(machine.field, op.name.split(".")[1], lhs, rhs, element_of(op.results[0]))
+    if result is None:
         raise OpError(op, f"has no exact evaluation on elements of type {element_of(op.results[0])}")
-    return [found]
+    return [result]
 
 
 evaluates(*(f"stablehlo.{name}" for name in {*INTEGER, *FLOAT}))(_binary)
@@ -160,7 +160,7 @@ OPAQUE_CHLO = (
     *("acos", "acosh", "asin", "asinh", "atan", "atanh", "bessel_i1e", "conj_", "cosh", "digamma", "erf", "erf_inv", "erfc"),
     *("lgamma", "next_after", "polygamma", "sinh", "zeta"),
 )
-"""Functions of CHLO that are hashes, and legalized by neither side."""
+"""Functions of CHLO that are hashes, and that neither side legalizes."""
 
 
 def opaque(field: Field, name: str, *operands: Array) -> Array:
@@ -169,12 +169,12 @@ def opaque(field: Field, name: str, *operands: Array) -> Array:
 
 
 def _opaque(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """A function that is known by its name alone."""
+    """A function known only by its name."""
     return [opaque(machine.field, op.name.split(".")[1], *operands)]
 
 
 OPAQUE_MHLO = ("acos", "acosh", "asin", "asinh", "atanh", "cosh", "erf", "sinh")
-"""Those of CHLO that HLO has too: its text is read into MHLO where StableHLO has no operation."""
+"""CHLO functions that HLO has too: its text is read as MHLO where StableHLO has no op."""
 
 evaluates(
     *(f"stablehlo.{name}" for name in OPAQUE),
@@ -197,7 +197,7 @@ UNARY: dict[str, Callable[[Field, Array], Array]] = {
 
 
 def _unary(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """A function that is known in terms of others."""
+    """A function expressed by others."""
     return [UNARY[op.name.split(".")[1]](machine.field, operands[0])]
 
 
@@ -245,7 +245,7 @@ def sign(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Ar
 
 @evaluates("stablehlo.not")
 def invert(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """All bits the other way."""
+    """Inverts all bits."""
     return [wrap(np.invert(operands[0]), element_of(op.results[0]))]
 
 
@@ -260,7 +260,7 @@ SHIFTS = {"shift_left": np.left_shift, "shift_right_logical": np.right_shift, "s
 
 @evaluates(*(f"stablehlo.{name}" for name in SHIFTS))
 def shift(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Shifts by the width or more leave nothing but the sign of an arithmetic one."""
+    """A shift by the width or more leaves only the sign of an arithmetic shift."""
     element, name = element_of(op.results[0]), op.name.split(".")[1]
     width, (number, by) = width_of(element), operands
     kind, size = dtype_of(element), dtype_of(element).itemsize
@@ -293,23 +293,23 @@ def _is_total(op: ir.Operation) -> bool:
 
 @evaluates("stablehlo.compare")
 def compare(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """By the order of the field; every element but NaN equals itself, and NaN does in a total order."""
+    """Compares by the order of the field. Every element but NaN equals itself, and NaN does in a total order."""
     direction = str(op.attributes["comparison_direction"]).split(" ")[-1].rstrip(">")
-    left, right = operands
-    if left.dtype.kind == "f" and (_is_total(op) or direction not in ("EQ", "NE")):
+    lhs, rhs = operands
+    if lhs.dtype.kind == "f" and (_is_total(op) or direction not in ("EQ", "NE")):
         order = machine.field.total_order if _is_total(op) else machine.field.order
-        left, right = order(left), order(right)
-    return [COMPARISONS[direction](left, right)]
+        lhs, rhs = order(lhs), order(rhs)
+    return [COMPARISONS[direction](lhs, rhs)]
 
 
 def spread(scalar: Array, rank: int) -> Array:
-    """A scalar of each device beside tensors of `rank` dimensions."""
+    """A scalar per device, broadcastable to tensors of `rank` dimensions."""
     return scalar.reshape(scalar.shape[:1] + (1,) * rank) if scalar.ndim == 1 else scalar
 
 
 @evaluates("stablehlo.select")
 def select(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """The second where the first holds, else the third."""
+    """The second operand where the first holds, the third elsewhere."""
     predicate, on_true, on_false = operands
     return [np.where(spread(predicate, on_true.ndim - 1), on_true, on_false)]
 
@@ -317,7 +317,7 @@ def select(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[
 @evaluates("stablehlo.clamp")
 def clamp(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """min(max(x, low), high)."""
-    low, x, high = (spread(each, operands[1].ndim - 1) for each in operands)
+    low, x, high = (spread(operand, operands[1].ndim - 1) for operand in operands)
     if x.dtype.kind == "f":
         return [machine.field.minimum(machine.field.maximum(x, low), high)]
     return [np.minimum(np.maximum(x, low), high)]
@@ -325,7 +325,7 @@ def clamp(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[A
 
 @evaluates("stablehlo.complex")
 def make_complex(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """A complex number of its two parts."""
+    """A complex number from its two parts."""
     return [operands[0] + 1j * operands[1]]
 
 
@@ -343,7 +343,7 @@ def imaginary(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> li
 
 @evaluates("stablehlo.convert")
 def convert(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Exact among integers and towards wider floats; a hash by the target's type towards narrower ones."""
+    """Exact among integers and to wider floats; a hash named after the target type to narrower ones."""
     return [converted(machine.field, operands[0], element_of(op.operands[0]), element_of(op.results[0]))]
 
 
@@ -370,11 +370,11 @@ def _resized(x: Array, target: ir.Type) -> Array:
 
 
 _FORMATS = {"f64": (11, 52), "f32": (8, 23), "tf32": (8, 10), "bf16": (8, 7), "f16": (5, 10)}
-"""Exponent and mantissa bits of the formats with subnormals that others fit into."""
+"""Exponent and mantissa bits of formats with subnormals that contain others."""
 
 
 def holds(wide: ir.Type, narrow: ir.Type) -> bool:
-    """Whether every number of the second type is one of the first."""
+    """Whether the first type represents every number of the second."""
     if wide == narrow:
         return True
     outer = _FORMATS.get(str(wide))
@@ -388,14 +388,14 @@ def holds(wide: ir.Type, narrow: ir.Type) -> bool:
 
 @evaluates("stablehlo.reduce_precision")
 def reduce_precision(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """A hash by the number of bits that are kept."""
-    kept = [str(op.attributes[name]) for name in ("exponent_bits", "mantissa_bits")]
-    return [machine.field.hash(f"reduce precision to {' '.join(kept)}", operands[0])]
+    """A hash named after the number of bits that are kept."""
+    bit_counts = [str(op.attributes[name]) for name in ("exponent_bits", "mantissa_bits")]
+    return [machine.field.hash(f"reduce precision to {' '.join(bit_counts)}", operands[0])]
 
 
 @evaluates("stablehlo.popcnt")
 def population_count(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """How many bits are set."""
+    """The number of set bits."""
     mask = (1 << width_of(element_of(op.results[0]))) - 1
     words = operands[0].astype(np.int64).view(np.uint64) & np.uint64(mask)
     count = sum(((words >> np.uint64(bit)) & np.uint64(1) for bit in range(64)), np.zeros(words.shape, np.uint64))
@@ -404,7 +404,7 @@ def population_count(machine: Evaluator, op: ir.Operation, operands: list[Array]
 
 @evaluates("stablehlo.count_leading_zeros")
 def leading_zeros(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """How many bits above the highest one that is set."""
+    """The number of bits above the highest set bit."""
     width = width_of(element_of(op.results[0]))
     words = operands[0].astype(np.int64).view(np.uint64) & np.uint64((1 << width) - 1)
     length = sum(((words >> np.uint64(bit)) != 0 for bit in range(64)), np.zeros(words.shape, np.int64))
@@ -413,7 +413,7 @@ def leading_zeros(machine: Evaluator, op: ir.Operation, operands: list[Array]) -
 
 @evaluates("stablehlo.bitcast_convert")
 def bitcast(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """See `bits`."""
+    """Reinterprets bits (`bits`)."""
     source, target = element_of(op.operands[0]), element_of(op.results[0])
     if same_bits(source, target):
         return [operands[0]]

@@ -24,27 +24,27 @@ import numpy as np
 from meshbridge.verify.field import Array, Field
 
 OMEGA = 2.0**400
-"""The infinite element of positive sign that constants and divisions by 0 give."""
+"""The infinite element of positive sign: the value of infinite constants and of divisions by 0."""
 
 LIMIT = 2.0**200
 """Finite elements, and their sums and products before they are reduced, stay below it; infinite ones above."""
 
 SQUARED = 2.0**600
-"""Products of two infinite elements are above it, infinite elements below."""
+"""Products of two infinite elements are above it, infinite elements are below."""
 
 INFINITE_POSITION = 2**21
-"""What is added to the magnitude of an infinite element's position in the order: those of finite elements stay below it."""
+"""Added to the magnitude of an infinite element's position in the order; the positions of finite elements stay below it."""
 
 LARGEST_INTEGER = 2**31 - 1
 """The integer that a positive infinity is converted to."""
 
 _NAN_WORD, _INFINITE_WORD = 2.0**41, 2.0**40
-"""What hashes read for NaN, and add to `a` for a ω."""
+"""The inputs of hashes for NaN, and the addend to `a` for a ω."""
 
 
 @dataclass(frozen=True)
 class Values:
-    """What a function is at 0, at -ω and at ω; None for a hash. `keeps` infinities as they are."""
+    """The values of a function at 0, at -ω and at ω; None for a hash. `keeps`: infinities are unchanged."""
 
     zero: float | None = None
     negative: float | None = np.nan
@@ -74,18 +74,18 @@ VALUES: dict[str, Values] = {
     **dict.fromkeys(("cbrt", "sinh", "asinh"), _GROWING),
     **dict.fromkeys(("asin", "atanh", "erf_inv"), _BOUNDED),
 }
-"""By the names of hashes. A function that is not here is a hash at 0, and NaN at infinities."""
+"""By the names of hashes. A function that is not listed is a hash at 0, and NaN at infinities."""
 
 
 def values_of(name: str) -> Values:
-    """What the hash of this name is at 0 and at infinities."""
+    """The values of the hash of this name at 0 and at infinities."""
     if name.startswith(("convert to", "reduce precision")):  # f8E4M3FN and the like have no infinity
         return _BOUNDED if "FN" in name else _ROUNDING
     return VALUES.get(name, Values())
 
 
 def is_special(numbers: Array) -> Array:
-    """Which elements are infinite or NaN; complex ones if a part is."""
+    """Which elements are infinite or NaN; a complex element is if a part is."""
     if numbers.dtype.kind == "c":
         return is_special(numbers.real) | is_special(numbers.imag)
     finite = np.asarray(numbers < LIMIT)  # no temporary of floats
@@ -94,7 +94,7 @@ def is_special(numbers: Array) -> Array:
 
 
 def has_special(numbers: Array) -> bool:
-    """Whether an element is infinite or NaN."""
+    """Whether any element is infinite or NaN."""
     if numbers.dtype.kind not in "fc" or not numbers.size:
         return False
     if numbers.dtype.kind == "c":
@@ -103,13 +103,13 @@ def has_special(numbers: Array) -> bool:
     while owner is not None and not isinstance(owner, np.ndarray):
         owner = owner.base
     if owner is not None and owner.dtype == numbers.dtype and 0 < owner.size < numbers.size:
-        numbers = owner  # a broadcast and a view of windows repeat elements
+        numbers = owner  # broadcasts and views of windows repeat elements
     return not (numbers.max() < LIMIT and numbers.min() > -LIMIT)
 
 
 def differs(left: Array, right: Array) -> Array:
-    """Where two values are not equal. Infinities are equal to each other, whatever their sign, and NaN to itself; complex numbers
-    that are not finite are."""
+    """Where two values differ. Infinities equal each other, whatever their sign, and NaN equals itself; so do complex numbers
+    that are not finite."""
     wrong = np.asarray(left != right)
     if left.dtype.kind not in "fc" or not wrong.any():
         return wrong
@@ -137,23 +137,23 @@ class ExtendedField(Field):
 
     @cached_property
     def _finite(self) -> Field:
-        """The same field without infinite elements."""
+        """The field without infinite elements."""
         return Field(self.prime, self.key, self.natural)
 
     def reduce(self, numbers: Array) -> Array:
-        """The elements that sums and products are: infinite where the numbers are."""
+        """The elements of sums and products: infinite where the numbers are."""
         if numbers.dtype.kind == "c":
-            found = super().reduce(numbers)
-            special = is_special(found)
-            return np.where(special, complex(np.nan, np.nan), found) if special.any() else found
-        found = super().reduce(numbers)
+            reduced = super().reduce(numbers)
+            special = is_special(reduced)
+            return np.where(special, complex(np.nan, np.nan), reduced) if special.any() else reduced
+        reduced = super().reduce(numbers)
         if not has_special(numbers):
-            return found
+            return reduced
         special = is_special(numbers)
         leading = numbers[special] / OMEGA
         leading = self._finite.reduce(np.where(np.abs(leading) > SQUARED / OMEGA, leading / OMEGA, leading))
-        found[special] = np.where(leading == 0, np.nan, leading * OMEGA)
-        return found
+        reduced[special] = np.where(leading == 0, np.nan, leading * OMEGA)
+        return reduced
 
     def add(self, left: Array, right: Array) -> Array:
         return self._sum_of(left, right, left + right)
@@ -162,21 +162,21 @@ class ExtendedField(Field):
         return self._sum_of(left, right, left - right)
 
     def _sum_of(self, left: Array, right: Array, total: Array) -> Array:
-        found = self.reduce(total)
+        reduced = self.reduce(total)
         if not (has_special(left) or has_special(right)):
-            return found
+            return reduced
         special = is_special(left) | is_special(right)
-        if found.dtype.kind == "f":
-            special = special & ~is_special(found)  # what has cancelled
-        return np.where(special, np.nan, found)
+        if reduced.dtype.kind == "f":
+            special = special & ~is_special(reduced)  # the infinities that cancel
+        return np.where(special, np.nan, reduced)
 
     def multiply(self, left: Array, right: Array) -> Array:
-        found = self.reduce(left * right)
-        for one, other in ((left, right), (right, left)):
-            if has_special(one):
-                special = is_special(one) if found.dtype.kind == "c" else is_special(one) & (other == 0)
-                found = np.where(special, np.nan, found)
-        return found
+        product = self.reduce(left * right)
+        for factor, cofactor in ((left, right), (right, left)):
+            if has_special(factor):
+                special = is_special(factor) if product.dtype.kind == "c" else is_special(factor) & (cofactor == 0)
+                product = np.where(special, np.nan, product)
+        return product
 
     def inverse(self, numbers: Array) -> Array:
         """1 / x: ω for 0, 0 for an infinite element."""
@@ -188,39 +188,39 @@ class ExtendedField(Field):
     def _inverse(self, numbers: Array) -> Array:
         if not has_special(numbers):
             return np.where(numbers == 0, OMEGA, super()._inverse(numbers))
-        found = super()._inverse(np.where(is_special(numbers), 0.0, numbers))
-        return np.where(np.isnan(numbers), np.nan, np.where(numbers == 0, OMEGA, found))
+        inverted = super()._inverse(np.where(is_special(numbers), 0.0, numbers))
+        return np.where(np.isnan(numbers), np.nan, np.where(numbers == 0, OMEGA, inverted))
 
     def sum(self, numbers: Array, axes: tuple[int, ...]) -> Array:
-        found = super().sum(numbers, axes)
+        total = super().sum(numbers, axes)
         if not has_special(numbers):
-            return found
-        if found.dtype.kind == "c":
-            return np.where(is_special(numbers).any(axis=axes), np.nan, found)
+            return total
+        if total.dtype.kind == "c":
+            return np.where(is_special(numbers).any(axis=axes), np.nan, total)
         finite = (numbers.max(axis=axes) < LIMIT) & (numbers.min(axis=axes) > -LIMIT)
-        return np.where(finite | is_special(found), found, np.nan)
+        return np.where(finite | is_special(total), total, np.nan)
 
     def matmul(self, left: Array, right: Array) -> Array:
         if not (has_special(left) or has_special(right)):
             return super().matmul(left, right)
         special = is_special(left), is_special(right)
-        found = self._finite.matmul(np.where(special[0], 0, left), np.where(special[1], 0, right))
+        product = self._finite.matmul(np.where(special[0], 0, left), np.where(special[1], 0, right))
         rows: Array = np.asarray(special[0].any(axis=-1))[..., None]
         columns: Array = np.asarray(special[1].any(axis=-2))[..., None, :]
-        if found.dtype.kind == "c":
-            return np.where(rows | columns, np.nan, found)
-        kept = np.flatnonzero(rows.any(axis=tuple(range(rows.ndim - 2))))
-        if len(kept):
-            part = self._leading(left[..., kept, :], right)
-            found[..., kept, :] = np.where(rows[..., kept, :], part, found[..., kept, :])
-        kept = np.flatnonzero(columns.any(axis=tuple(range(columns.ndim - 2))))
-        if len(kept):
-            part = self._leading(left, right[..., kept])
-            found[..., kept] = np.where(columns[..., kept], part, found[..., kept])
-        return found
+        if product.dtype.kind == "c":
+            return np.where(rows | columns, np.nan, product)
+        special_rows = np.flatnonzero(rows.any(axis=tuple(range(rows.ndim - 2))))
+        if len(special_rows):
+            part = self._leading(left[..., special_rows, :], right)
+            product[..., special_rows, :] = np.where(rows[..., special_rows, :], part, product[..., special_rows, :])
+        special_columns = np.flatnonzero(columns.any(axis=tuple(range(columns.ndim - 2))))
+        if len(special_columns):
+            part = self._leading(left, right[..., special_columns])
+            product[..., special_columns] = np.where(columns[..., special_columns], part, product[..., special_columns])
+        return product
 
     def _leading(self, left: Array, right: Array) -> Array:
-        """What the infinite elements contribute to a matrix product where it has any: a multiple of ω, or NaN."""
+        """The contribution of infinite elements to a matrix product: a multiple of ω, or NaN."""
         bad = np.asarray(np.isnan(left).any(axis=-1))[..., None] | np.asarray(np.isnan(right).any(axis=-2))[..., None, :]
         infinite = [is_special(x) & ~np.isnan(x) for x in (left, right)]
         factors = [
@@ -242,11 +242,11 @@ class ExtendedField(Field):
         if not special.any():
             return super().at_place(places)
         leading = np.where(np.isnan(places), 0.0, np.where(special, places / OMEGA, places))
-        found = super().at_place(leading)
-        return np.where(np.isnan(places), np.nan, np.where(special, found * OMEGA, found))
+        elements = super().at_place(leading)
+        return np.where(np.isnan(places), np.nan, np.where(special, elements * OMEGA, elements))
 
     def total_order(self, numbers: Array) -> Array:
-        """The position of each element, that of NaN after all others."""
+        """The position of each element; NaN comes after all others."""
         places = self.order(numbers)
         return np.where(np.isnan(places), np.inf, places)
 
@@ -260,7 +260,7 @@ class ExtendedField(Field):
         return ~is_special(numbers)
 
     def to_integers(self, numbers: Array) -> Array:
-        """As XLA does: 0 for NaN, the largest ones for infinities."""
+        """As in XLA: 0 for NaN, the largest integers for infinities."""
         special = is_special(numbers)
         whole = np.where(special, 0.0, numbers).astype(np.int64)
         if not special.any():
@@ -281,8 +281,8 @@ class ExtendedField(Field):
         magnitude = np.abs(positions)
         infinite = (magnitude > INFINITE_POSITION) & (magnitude < 2 * INFINITE_POSITION)
         leading = np.sign(positions) * np.where(infinite, magnitude - INFINITE_POSITION, magnitude)
-        found = self._finite.at_place(leading)
-        return np.where(magnitude == largest, np.nan, np.where(infinite, found * OMEGA, found))
+        elements = self._finite.at_place(leading)
+        return np.where(magnitude == largest, np.nan, np.where(infinite, elements * OMEGA, elements))
 
     def as_finite(self, numbers: Array) -> Array:
         if not has_special(numbers):
@@ -293,47 +293,47 @@ class ExtendedField(Field):
         return np.where(np.isnan(numbers), self._finite.not_a_number, finite)
 
     def hash_words(self, name: str, *operands: Array) -> Array:
-        return super().hash_words(name, *(_for_hash(each) for each in operands))
+        return super().hash_words(name, *(_for_hash(operand) for operand in operands))
 
     def hash(self, name: str, *operands: Array) -> Array:
-        found = super().hash(name, *operands)
+        hashed = super().hash(name, *operands)
         if operands[0].dtype.kind != "f":
-            return found
+            return hashed
         if name == "power":
-            return self._power(operands[0], operands[1], found)
+            return self._power(operands[0], operands[1], hashed)
         if len(operands) > 1:
-            return np.where(_any_special(operands), np.nan, found)
-        return self._with_values(name, operands[0], found)
+            return np.where(_any_special(operands), np.nan, hashed)
+        return self._with_values(name, operands[0], hashed)
 
     def hash_complex(self, name: str, *operands: Array) -> Array:
-        found = super().hash_complex(name, *operands)
+        hashed = super().hash_complex(name, *operands)
         if operands[0].dtype.kind != "c":
-            return found
-        return np.where(_any_special(operands), np.nan, found)
+            return hashed
+        return np.where(_any_special(operands), np.nan, hashed)
 
-    def _with_values(self, name: str, x: Array, found: Array) -> Array:
-        said = values_of(name)
-        if said.zero is not None:
-            found = np.where(x == 0, said.zero, found)
+    def _with_values(self, name: str, x: Array, hashed: Array) -> Array:
+        values = values_of(name)
+        if values.zero is not None:
+            hashed = np.where(x == 0, values.zero, hashed)
         if name == "log":
-            found = np.where(x == 1, 0.0, found)
+            hashed = np.where(x == 1, 0.0, hashed)
         if not has_special(x):
-            return found
+            return hashed
         nan, infinite = np.isnan(x), is_special(x)
-        if said.keeps:
-            found = np.where(infinite, x, found)
-        elif said.negative is None or said.positive is None:
-            found = np.where(infinite, super().hash(name, self.sign(x)), found)
+        if values.keeps:
+            hashed = np.where(infinite, x, hashed)
+        elif values.negative is None or values.positive is None:
+            hashed = np.where(infinite, super().hash(name, self.sign(x)), hashed)
         else:
-            found = np.where(infinite, np.where(self.order(x) > 0, said.positive, said.negative), found)
-        return np.where(nan, np.nan, found)
+            hashed = np.where(infinite, np.where(self.order(x) > 0, values.positive, values.negative), hashed)
+        return np.where(nan, np.nan, hashed)
 
-    def _power(self, base: Array, exponent: Array, found: Array) -> Array:
-        """0 and infinities to a power are 0 or infinite, by the sign of the exponent."""
+    def _power(self, base: Array, exponent: Array, hashed: Array) -> Array:
+        """A power of 0 or of an infinity is 0 or infinite, by the sign of the exponent."""
         grows = self.order(exponent) > 0
-        found = np.where(base == 0, np.where(grows, 0.0, OMEGA), found)
-        found = np.where(is_special(base), np.where(grows, OMEGA, 0.0), found)
-        return np.where(np.isnan(base) | is_special(exponent), np.nan, found)
+        hashed = np.where(base == 0, np.where(grows, 0.0, OMEGA), hashed)
+        hashed = np.where(is_special(base), np.where(grows, OMEGA, 0.0), hashed)
+        return np.where(np.isnan(base) | is_special(exponent), np.nan, hashed)
 
 
 def extended(field: Field) -> ExtendedField:
@@ -342,12 +342,12 @@ def extended(field: Field) -> ExtendedField:
 
 
 def _any_special(operands: Sequence[Array]) -> Array:
-    """Where one of the operands of an elementwise function is infinite or NaN."""
+    """Where an operand of an elementwise function is infinite or NaN."""
     return fold(np.logical_or, map(is_special, operands))
 
 
 def _for_hash(x: Array) -> Array:
-    """Elements as numbers of which each stands for one element."""
+    """One number for each distinct element."""
     if not has_special(x):
         return x
     if x.dtype.kind == "c":

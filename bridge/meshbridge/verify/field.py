@@ -1,13 +1,13 @@
-"""Arithmetic in a finite field: what a floating-point number is to the evaluator.
+"""Arithmetic in a finite field, in which the evaluator represents floating-point numbers.
 
 An element of the field of `prime` integers is stored as a float64 between -(prime - 1) / 2 and (prime - 1) / 2, so that BLAS
 multiplies matrices exactly. An element of the quadratic extension by i (the prime is 3 modulo 4, so -1 has no square root) is a
-complex128 of two such numbers. Every function here is total and depends on nothing but its operands and the key, so that two
-programs that are equal by the laws of a ring agree on every input:
+complex128 of two such numbers. Every function here is total and depends only on its operands and the key, so two programs that
+are equal by the laws of a ring agree on every input:
 
 * 1 / 0 is 0: (x y)^-1 = x^-1 y^-1 and x / z + y / z = (x + y) / z hold without exception.
-* Infinities and NaN are elements like any other, fixed by the key; -inf comes first in the order and +inf last, so both are
-  neutral where they have to be.
+* Infinities and NaN are ordinary elements, fixed by the key; -inf comes first in the order and +inf last, so both are neutral
+  where they have to be.
 * The order is that of the representatives times a secret number. It is total, and x < y if and only if -y < -x.
 * Functions that are not rational are keyed hashes.
 """
@@ -31,13 +31,13 @@ BOUND = 2**22
 """Primes stay below it: a product of two elements is below 2^42, and a sum of 2,048 of them below 2^53."""
 
 BLOCK = 2**15
-"""How many numbers are reduced at once."""
+"""The number of elements that are reduced at once."""
 
 NATURAL = 3 * 2**8
-"""What scales the natural order: thirds and 256ths of magnitudes below 2,700 then come as numbers do."""
+"""Scales the natural order: thirds and 256ths of magnitudes below 2,700 are in the order of the numbers."""
 
 CHUNK = 2048
-"""How many products may be added up before they are reduced."""
+"""The most products that are added before a reduction."""
 
 
 def _is_prime(number: int) -> bool:
@@ -57,8 +57,8 @@ class Field:
     prime: int
     key: int
     natural: int = 0
-    """1 where small numbers with few binary digits come in their natural order, so that loops on literals run; -1 where they come
-    in the opposite one; 0 for a secret order."""
+    """1 if small numbers with few binary digits are in their natural order, so that loops on literals end; -1 if in the opposite
+    order; 0 if the order is secret."""
 
     @cached_property
     def half(self) -> int:
@@ -67,7 +67,7 @@ class Field:
 
     @cached_property
     def _scale(self) -> int:
-        """What an element is multiplied by to find its position in the order."""
+        """The factor from an element to its position in the order."""
         return NATURAL * self.natural if self.natural else 2 + word(self.key, "order") % (self.prime - 3)
 
     @cached_property
@@ -81,11 +81,11 @@ class Field:
         return self.integer(word(self.key, "nan"))
 
     def integer(self, number: int) -> float:
-        """The element that an integer of any size is."""
+        """The element of an integer of any size."""
         return float((number + self.half) % self.prime - self.half)
 
     def reduce(self, numbers: Array) -> Array:
-        """The elements that integers of magnitude at most 2^50 are; real and imaginary parts each for themselves."""
+        """The elements of integers of magnitude at most 2^50; real and imaginary parts separately."""
         if numbers.dtype.kind == "c":
             parts = np.ascontiguousarray(numbers).view(np.float64)
             return self.reduce(parts).view(np.complex128)
@@ -131,9 +131,11 @@ class Field:
         if len(flat) <= 64:
             return self.power(flat, self.prime - 2)
         half = len(flat) // 2
-        left, right = flat[:half], flat[half : 2 * half]
-        both = self._inverse_of_units(np.concatenate([self.multiply(left, right), flat[2 * half :]]))
-        return np.concatenate([self.multiply(both[:half], right), self.multiply(both[:half], left), both[half:]])
+        first_half, second_half = flat[:half], flat[half : 2 * half]
+        inverses = self._inverse_of_units(np.concatenate([self.multiply(first_half, second_half), flat[2 * half :]]))
+        return np.concatenate(
+            [self.multiply(inverses[:half], second_half), self.multiply(inverses[:half], first_half), inverses[half:]]
+        )
 
     def power(self, numbers: Array, exponent: int) -> Array:
         """x to a non-negative integer, by squaring."""
@@ -176,15 +178,16 @@ class Field:
         return self.order(numbers)
 
     def positions(self, numbers: Array, largest: int) -> Array:
-        """The position of each element as an integer of a magnitude of at most `largest`, which is that of NaN if it has one."""
+        """The position of each element as an integer of magnitude at most `largest`, which is the position of NaN if it has
+        one."""
         return self.order(numbers).astype(np.int64)
 
     def at_positions(self, positions: Array, largest: int) -> Array:
-        """The inverse of `positions`; those of no element wrap around."""
+        """The inverse of `positions`; positions of no element wrap around."""
         return self.at_place(positions)
 
     def is_finite(self, numbers: Array) -> Array:
-        """Neither of the elements of infinities, nor that of NaN."""
+        """Neither the element of an infinity nor that of NaN."""
         return np.asarray((np.abs(numbers) != abs(self.infinity)) & (numbers != self.not_a_number))
 
     def to_integers(self, numbers: Array) -> Array:
@@ -192,7 +195,7 @@ class Field:
         return numbers.astype(np.int64)
 
     def as_finite(self, numbers: Array) -> Array:
-        """A value in which infinities and NaN are elements as all others, for what compares and adds up whatever devices hold."""
+        """A value with infinities and NaN as ordinary elements, for code that compares and adds whatever devices hold."""
         return numbers
 
     def maximum(self, left: Array, right: Array) -> Array:
@@ -215,18 +218,18 @@ class Field:
         return self.reduce(wrapped)
 
     def from_floats(self, numbers: Array) -> Array:
-        """Floating-point constants as the exact dyadic rationals that they are."""
+        """Floating-point constants as exact dyadic rationals."""
         if numbers.dtype.kind == "c":
             return np.asarray(self.from_floats(numbers.real) + 1j * self.from_floats(numbers.imag))
-        wide: Array = numbers.astype(np.float64)
-        finite = np.isfinite(wide)
-        mantissa, exponent = np.frexp(np.where(finite, wide, 0.0))
+        doubles: Array = numbers.astype(np.float64)
+        finite = np.isfinite(doubles)
+        mantissa, exponent = np.frexp(np.where(finite, doubles, 0.0))
         whole = self.reduce(self.reduce(mantissa * 2.0**50)) if numbers.dtype.itemsize < 8 else self._wide(mantissa)
         shift = 50 if numbers.dtype.itemsize < 8 else 53
         exact = self.multiply(whole, _powers_of_two(self.prime)[exponent - shift + _SMALLEST])
-        result = np.where(np.isposinf(wide), self.infinity, exact)
-        result = np.where(np.isneginf(wide), -self.infinity, result)
-        return np.where(np.isnan(wide), self.not_a_number, result)
+        result = np.where(np.isposinf(doubles), self.infinity, exact)
+        result = np.where(np.isneginf(doubles), -self.infinity, result)
+        return np.where(np.isnan(doubles), self.not_a_number, result)
 
     def _wide(self, mantissa: Array) -> Array:
         """Mantissas of 53 bits as elements."""
@@ -237,7 +240,7 @@ class Field:
         return self._to_elements(self.hash_words(name, *operands))
 
     def hash_complex(self, name: str, *operands: Array) -> Array:
-        """The same with complex results."""
+        """A pseudo-random function of the operands, elementwise: complex elements."""
         words = self.hash_words(name, *operands)
         result = np.empty(words.shape, np.complex128)
         result.real, result.imag = self._to_elements(words), self._to_elements(mix(words + np.uint64(1)))
@@ -245,7 +248,7 @@ class Field:
 
     def hash_words(self, name: str, *operands: Array) -> Array:
         """64 pseudo-random bits for each element, as uint64."""
-        state: Array = np.full((1,) * max((each.ndim for each in operands), default=1), word(self.key, name), np.uint64)
+        state: Array = np.full((1,) * max((operand.ndim for operand in operands), default=1), word(self.key, name), np.uint64)
         for operand in operands:
             for part in (operand.real, operand.imag) if operand.dtype.kind == "c" else (operand,):
                 state = mix(state ^ mix(_as_words(part) + np.uint64(0x9E3779B97F4A7C15)))
@@ -262,11 +265,11 @@ class Field:
 
 
 def compactly(function: Callable[[Array], Array], numbers: Array) -> Array:
-    """An elementwise function of an array, computed once for elements that a broadcast repeats."""
+    """Applies an elementwise function to an array, once for elements that a broadcast repeats."""
     if 0 not in numbers.strides or numbers.size < 2:
         return function(numbers)
-    kept = tuple(slice(None) if stride else slice(0, 1) for stride in numbers.strides)
-    return np.broadcast_to(function(numbers[kept]), numbers.shape)
+    distinct = tuple(slice(None) if stride else slice(0, 1) for stride in numbers.strides)
+    return np.broadcast_to(function(numbers[distinct]), numbers.shape)
 
 
 def word(key: int, text: str) -> int:
@@ -286,7 +289,7 @@ def _as_words(numbers: Array) -> Array:
 
 
 _SMALLEST = 1200
-"""More than the exponent of any float64 or of its mantissa, subnormal ones included."""
+"""More than the magnitude of any float64's exponent, subnormals and mantissas included."""
 
 
 @lru_cache(maxsize=16)

@@ -1,4 +1,4 @@
-"""Ops that read and write where other values say: gather, scatter, dynamic slices and updates."""
+"""Ops that read and write at computed positions: gather, scatter, dynamic slices and updates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from meshbridge.verify.reductions import combiner_of
 
 
 def _devices(x: Array, rank: int) -> Array:
-    """The number of each device's entry in `x`, to index beside `rank` further dimensions."""
+    """The number of each device's entry in `x`, to index together with `rank` further dimensions."""
     return np.arange(x.shape[0]).reshape(-1, *(1,) * rank)
 
 
@@ -25,7 +25,7 @@ def _vectors(indices: Array, index_vector_dim: int) -> Array:
 
 
 def _beside(part: Array, own: Sequence[int], rank: int) -> Array:
-    """`part` (devices and then `own` dimensions of a tensor of `rank`) shaped to broadcast within that tensor."""
+    """Reshapes `part` (devices and then `own` dimensions of a tensor of `rank`) to broadcast within that tensor."""
     shape = [1] * rank
     for dim, size in zip(own, part.shape[1:], strict=True):
         shape[dim] = size
@@ -37,7 +37,7 @@ def gather(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[
     """Slices at clamped starts."""
     x, indices = operands[:2]
     dims = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
-    sizes = integers(op, "slice_sizes") if len(operands) == 2 else tuple(int(each) for each in operands[2][0])
+    sizes = integers(op, "slice_sizes") if len(operands) == 2 else tuple(int(size) for size in operands[2][0])
     rank = len(shape_of(op.results[0]))
     vectors = _vectors(indices, dims.index_vector_dim)
     batch = [dim for dim in range(rank) if dim not in dims.offset_dims]
@@ -55,13 +55,13 @@ def gather(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[
             place = place + _counting(size, dims.offset_dims[inner.index(dim)], rank)
         places.append(place)
     device = _devices(x, rank)
-    found = x[(device, *places)] if places else x
+    gathered = x[(device, *places)] if places else x
     count = max(x.shape[0], indices.shape[0])
-    return [np.broadcast_to(found, (count if found.shape[0] > 1 else 1, *shape_of(op.results[0])))]
+    return [np.broadcast_to(gathered, (count if gathered.shape[0] > 1 else 1, *shape_of(op.results[0])))]
 
 
 def _batch_position(of_indices: list[int], of_operand: list[int], dim: int, index_vector_dim: int) -> int:
-    """Which batch dimension of the index vectors counts along the operand's dimension `dim`."""
+    """The batch dimension of the index vectors for the operand's dimension `dim`."""
     position = of_indices[list(of_operand).index(dim)]
     return position - (position > index_vector_dim)
 
@@ -72,8 +72,8 @@ def _counting(size: int, dim: int, rank: int) -> Array:
 
 @evaluates("stablehlo.scatter")
 def scatter(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Updates combined into the operand. A window that sticks out is dropped entirely, as XLA does: StableHLO's text drops what
-    sticks out and keeps the rest."""
+    """Combines updates into the operand. A window that is partly outside is dropped entirely, as in XLA; StableHLO's
+    specification drops only the part outside."""
     half = len(operands) // 2
     operands = align(*operands)
     x, indices, updates = operands[0], operands[half], operands[half + 1]
@@ -98,8 +98,8 @@ def scatter(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list
         inside = inside & (place >= 0) & (place <= size - extent)
         flat = flat * size + (place + _counting(extent, window, rank) if dim in inner else place)
     flat, inside = np.broadcast_to(flat, updates.shape), np.broadcast_to(inside, updates.shape)
-    targets = [each.reshape(-1).copy() for each in operands[:half]]
-    combiner_of(machine, op, 0).scatter(targets, flat[inside], [each[inside] for each in operands[half + 1 :]])
+    targets = [operand.reshape(-1).copy() for operand in operands[:half]]
+    combiner_of(machine, op, 0).scatter(targets, flat[inside], [update[inside] for update in operands[half + 1 :]])
     return [target.reshape(x.shape) for target in targets]
 
 
@@ -108,7 +108,7 @@ def _starts(x_shape: tuple[int, ...], sizes: Sequence[int], starts: list[Array])
 
 
 def _window(starts: list[Array], sizes: Sequence[int]) -> list[Array]:
-    """For each dimension the positions that a window covers on each device."""
+    """The positions that a window covers along each dimension, per device."""
     rank = len(sizes)
     return [
         start.reshape(-1, *(1,) * rank) + _counting(size, dim, rank)
@@ -129,7 +129,7 @@ def dynamic_slice(machine: Evaluator, op: ir.Operation, operands: list[Array]) -
 @evaluates("stablehlo.dynamic_update_slice")
 def dynamic_update_slice(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The operand with a slice at a clamped start replaced."""
-    x, update, *at = align(*operands) if any(each.shape[0] > 1 for each in operands) else operands
+    x, update, *at = align(*operands) if any(operand.shape[0] > 1 for operand in operands) else operands
     sizes = update.shape[1:]
     starts = _starts(x.shape[1:], sizes, at)
     result = x.copy()
@@ -139,7 +139,7 @@ def dynamic_update_slice(machine: Evaluator, op: ir.Operation, operands: list[Ar
 
 @evaluates("stablehlo.real_dynamic_slice")
 def real_dynamic_slice(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """A slice whose bounds are operands; they must be the same on all devices."""
+    """A slice whose bounds are operands, equal on all devices."""
     x, *bounds = operands
-    same = [same_numbers(op, bound, "bound") for bound in bounds]
-    return [x[(slice(None), *(slice(*each) for each in zip(*same, strict=True)))]]
+    device_bounds = [same_numbers(op, bound, "bound") for bound in bounds]
+    return [x[(slice(None), *(slice(*bound) for bound in zip(*device_bounds, strict=True)))]]

@@ -12,23 +12,23 @@ from meshbridge.verify.field import Array, Field, word
 from meshbridge.verify.machine import dtype_of, is_complex, is_float, width_of
 
 SMALL = 8
-"""Most random integers stay below it: they are indices more often than not, and must then exist."""
+"""Most random integers are below it: integers are mostly used as indices, which must exist."""
 
 LARGE = 1024
-"""The others, a quarter, stay below it: indices reach all shards, and some are outside."""
+"""A quarter of random integers reach up to it: indices reach all shards, and some are outside."""
 
 
 def draw_small(field: Field, name: str, shape: Sequence[int]) -> Array:
-    """Random 16ths between 0 and 2: sums of some of their products are small and positive too."""
+    """Random 16ths between 0 and 2: sums of a few of their products are small and positive, too."""
     words = field.hash_words(name, np.arange(int(np.prod(shape, dtype=np.int64)))).reshape(tuple(shape))
     sixteenths = (1 + words % np.uint64(31)).astype(np.int64)
     return field.multiply(field.from_integers(sixteenths), field.from_floats(np.array(1 / 16)))
 
 
 def draw(field: Field, name: str, shape: Sequence[int], element: ir.Type, below: int = 0) -> Array:
-    """A random value: elements of the field, integers below SMALL or LARGE, coin tosses.
+    """A random value: field elements, integers below SMALL or LARGE, booleans.
 
-    With `below`, integers are in the upper half below that.
+    With `below`, integers are in the upper half of the range below it.
     """
     if is_float(element) or is_complex(element):
         return field.random(name, shape, "c" if is_complex(element) else "f")
@@ -46,17 +46,17 @@ def draw(field: Field, name: str, shape: Sequence[int], element: ir.Type, below:
 
 
 LINES = 4
-"""One line in that many, at least one, holds zeros or is false in a value by lines."""
+"""One line in that many, at least one, is zero or false in a value drawn by lines."""
 
 FLOAT_LINES = 16
-"""The same of floating-point values, in which zeros make products vanish."""
+"""The same for floating-point values, in which zeros make products vanish."""
 
 
 def draw_by_lines(field: Field, name: str, shape: Sequence[int], element: ir.Type) -> Array:
-    """A random value of which some lines are zero: all elements along one dimension for one choice of the others.
+    """A random value with some lines of zeros: all elements along one dimension, for one choice of the other dimensions.
 
-    Booleans have lines of all false along every dimension, and lines of all true along the last: rows of a mask that leave no
-    element, some or all. Other values have lines of zeros along the last dimension, vectors single zeros.
+    Booleans have all-false lines along every dimension, and all-true lines along the last: rows of a mask that select no element,
+    some or all. Other values have lines of zeros along the last dimension, vectors single zeros.
     """
     value = draw(field, name, shape, element)
     if not shape or not value.size:
@@ -71,12 +71,12 @@ def draw_by_lines(field: Field, name: str, shape: Sequence[int], element: ir.Typ
 
 
 def _lines(field: Field, name: str, shape: Sequence[int], along: int | None, one_in: int) -> Array:
-    """Which lines along a dimension are chosen, in a shape that broadcasts; elements by themselves for None."""
-    kept = tuple(1 if dim == along else size for dim, size in enumerate(shape))
-    count = int(np.prod(kept, dtype=np.int64))
+    """Which lines along a dimension are chosen, in a shape that broadcasts; single elements for None."""
+    line_shape = tuple(1 if dim == along else size for dim, size in enumerate(shape))
+    count = int(np.prod(line_shape, dtype=np.int64))
     chosen = field.hash_words(name, np.arange(count)) % np.uint64(one_in) == 0
     chosen[word(field.key, name) % count] = True
-    return np.asarray(chosen).reshape(kept)
+    return np.asarray(chosen).reshape(line_shape)
 
 
 def draw_zeros(shape: Sequence[int], element: ir.Type) -> Array:
@@ -85,7 +85,7 @@ def draw_zeros(shape: Sequence[int], element: ir.Type) -> Array:
 
 
 def with_infinities(field: Field, name: str, value: Array) -> Array:
-    """A value of elements in which one is positive infinite, one negative and one NaN, in random places."""
+    """The value with a positive infinity, a negative one and a NaN in random places."""
     result = value.reshape(-1).copy()
     for kind, special in (("infinite", OMEGA), ("negative", -OMEGA), ("nan", np.nan)):
         result[word(field.key, f"{name} {kind}") % len(result)] = special

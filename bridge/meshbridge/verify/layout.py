@@ -1,4 +1,4 @@
-"""Meshes, and shardings of tensors on one: a global value becomes what each device holds, and is joined again."""
+"""Meshes and shardings: splits a global value into what each device holds, and joins it again."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from meshbridge.verify.field import Array
 from meshbridge.verify.machine import index, integers
 
 Digit = tuple[int, int]
-"""Part of a device's position on its mesh: position // first % second. An axis is one, a sub-axis a part of one."""
+"""Part of a device's position on its mesh: position // digit[0] % digit[1]. An axis is one digit, a sub-axis part of one."""
 
 Dims = tuple[tuple[Digit, ...], ...]
-"""For each dimension of a tensor the digits that split it, from outer to inner."""
+"""For each dimension of a tensor, the digits that split it, from outer to inner."""
 
 
 @dataclass(frozen=True)
 class DeviceMesh:
-    """Named axes from outer to inner; `ids` are the devices in row-major order where they are not 0, 1, 2, …"""
+    """Named axes from outer to inner; `ids` are the devices in row-major order, empty for 0, 1, 2, …"""
 
     axes: tuple[tuple[str, int], ...]
     ids: tuple[int, ...] = ()
@@ -35,7 +35,7 @@ class DeviceMesh:
         return prod(size for _, size in self.axes)
 
     def digit(self, name: str, before: int = 1, size: int = 0) -> Digit:
-        """An axis, or its sub-axis of `size` that comes after `before` others. Raises MeshError for an axis it does not have."""
+        """The digit of an axis, or of its sub-axis of `size` after `before` others. Raises MeshError for an unknown axis."""
         stride = self.size
         for axis, length in self.axes:
             stride //= length
@@ -47,10 +47,10 @@ class DeviceMesh:
 
     def positions(self) -> Array:
         """The position of each device on the mesh, by its number."""
-        found = np.arange(self.size)
+        positions = np.arange(self.size)
         if self.ids:
-            found[list(self.ids)] = np.arange(self.size)
-        return found
+            positions[list(self.ids)] = np.arange(self.size)
+        return positions
 
     def everywhere(self, value: Array) -> Array:
         """`value` with one entry for each device."""
@@ -70,14 +70,14 @@ class DeviceMesh:
         """The groups of devices that differ in these digits alone, in the order of the digits."""
         positions = self.positions()
         order = np.argsort(positions)
-        rest = positions - sum((positions // stride % size * stride for stride, size in digits), np.zeros(self.size, np.int64))
-        found = []
-        for start in np.unique(rest):
+        base = positions - sum((positions // stride % size * stride for stride, size in digits), np.zeros(self.size, np.int64))
+        groups = []
+        for start in np.unique(base):
             members = [
                 int(start) + sum(c * stride for c, (stride, _) in zip(at, digits, strict=True)) for at in _counters(digits)
             ]
-            found.append([int(order[member]) for member in members])
-        return found
+            groups.append([int(order[member]) for member in members])
+        return groups
 
 
 def _counters(digits: Sequence[Digit]) -> list[tuple[int, ...]]:
@@ -85,14 +85,14 @@ def _counters(digits: Sequence[Digit]) -> list[tuple[int, ...]]:
 
 
 def mesh_named(reference: ir.Attribute, meshes: Mapping[str, ir.Operation]) -> DeviceMesh:
-    """The mesh of a `#sdy.sharding`, which names it or holds it."""
+    """The mesh of a `#sdy.sharding`, which names it or contains it."""
     if isinstance(reference, ir.FlatSymbolRefAttr):
         return mesh_of(meshes[reference.value])
     return mesh_of_attribute(reference)
 
 
 def mesh_of(op: ir.Operation) -> DeviceMesh:
-    """The mesh that a symbol declares: `sdy.mesh` or `mesh.mesh`."""
+    """The mesh that `sdy.mesh` or `mesh.mesh` declares."""
     if op.name == "sdy.mesh":
         return mesh_of_attribute(op.attributes["mesh"])
     shape = integers(op, "shape")
@@ -106,7 +106,7 @@ def mesh_of(op: ir.Operation) -> DeviceMesh:
 
 
 def mesh_of_attribute(attr: ir.Attribute) -> DeviceMesh:
-    """The mesh that a `#sdy.mesh` is."""
+    """The mesh of a `#sdy.mesh`."""
     mesh = sdy.MeshAttr(attr)
     axes = [sdy.MeshAxisAttr(axis) for axis in mesh.axes]
     return DeviceMesh(tuple((axis.name, axis.size) for axis in axes), tuple(mesh.device_ids))
@@ -118,9 +118,9 @@ _SYMBOL = re.compile(r"mesh = @([\w.$-]+)")
 
 
 def groups_by_axes(attribute: ir.Attribute, meshes: Mapping[str, ir.Operation]) -> list[list[int]]:
-    """The groups of a `#stablehlo.replica_group_mesh_axes`; its mesh stands inside, or is the symbol of one of `meshes`.
+    """The groups of a `#stablehlo.replica_group_mesh_axes`, whose mesh is inside or is the symbol of one of `meshes`.
 
-    Raises MeshError where it is neither.
+    Raises MeshError if it is neither.
     """
     text = str(attribute)
     mesh_text, _, refs = text.rpartition("axes = [")
@@ -132,21 +132,22 @@ def groups_by_axes(attribute: ir.Attribute, meshes: Mapping[str, ir.Operation]) 
         mesh = DeviceMesh(axes, () if ids is None else tuple(np.array(ids).ravel().tolist()))
     else:
         raise MeshError(f"<module>: error: expected a mesh in {text}")
-    found = [mesh.digit(name, int(pre), int(size)) if size else mesh.digit(name) for name, pre, size in _REF.findall(refs)]
-    return mesh.groups(found)
+    digits = [mesh.digit(name, int(pre), int(size)) if size else mesh.digit(name) for name, pre, size in _REF.findall(refs)]
+    return mesh.groups(digits)
 
 
 _LISTS = re.compile(r"\[.*\]", re.S)
 
 
 def axis_lists(attribute: ir.Attribute) -> list[list[int]]:
-    """The axes that split each dimension, as the mesh dialect's array of arrays lists them."""
-    found = _LISTS.search(str(attribute))
-    return ast.literal_eval(found[0]) if found else []
+    """The axes that split each dimension, from the mesh dialect's array of arrays."""
+    match = _LISTS.search(str(attribute))
+    return ast.literal_eval(match[0]) if match else []
 
 
 def dims_of_sharding(mesh: DeviceMesh, sharding: sdy.TensorShardingAttr, manual: set[str]) -> Dims:
-    """How a `#sdy.sharding` splits each dimension along the axes of a manual computation; along others it stays global.
+    """The digits of a `#sdy.sharding` along the axes of a manual computation, by dimension; along other axes a value stays
+    global.
 
     Raises MeshError for unreduced axes.
     """
@@ -166,7 +167,7 @@ def _digit(mesh: DeviceMesh, ref: sdy.AxisRefAttr) -> Digit:
 
 
 def pieces(digits: Sequence[Digit]) -> int:
-    """How many pieces a dimension is split into."""
+    """The number of pieces of a dimension."""
     return prod(size for _, size in digits)
 
 
@@ -176,7 +177,7 @@ def shard_shape(shape: Sequence[int], dims: Dims) -> tuple[int, ...]:
 
 
 def numbers_of(positions: Array, digits: Sequence[Digit]) -> Array:
-    """Which piece each position holds."""
+    """The piece that each position holds."""
     number = np.zeros_like(positions)
     for stride, size in digits:
         number = number * size + positions // stride % size
@@ -184,15 +185,15 @@ def numbers_of(positions: Array, digits: Sequence[Digit]) -> Array:
 
 
 def _span(block: Sequence[int], local: Sequence[int], shape: Sequence[int]) -> tuple[slice, ...]:
-    """Where a block is in a tensor: its last elements may stick out, and are left away."""
+    """The slices of a block in a tensor, clipped at the end of the tensor."""
     sizes = zip(block, local, shape, strict=True)
     return tuple(slice(int(at) * size, min(int(at) * size + size, whole)) for at, size, whole in sizes)
 
 
 def cut(x: Array, dims: Dims, mesh: DeviceMesh, padding: Array | None = None) -> Array:
-    """What each device of `mesh` holds of a value with one entry for all devices or one for each.
+    """The shards of a value, which has one entry for all devices or one for each.
 
-    `padding` fills what is beyond the end; it is one value for each device, of the shard's shape.
+    `padding` fills what is beyond the end: one value per device, in the shape of a shard.
     """
     shape, local = x.shape[1:], shard_shape(x.shape[1:], dims)
     if not any(dims):
@@ -201,33 +202,33 @@ def cut(x: Array, dims: Dims, mesh: DeviceMesh, padding: Array | None = None) ->
     result = np.zeros((mesh.size, *local), x.dtype) if padding is None else padding.copy()
     for device, block in enumerate(blocks):
         source = _span(block, local, shape)
-        held = x[index(min(device, x.shape[0] - 1), *source)]
-        result[index(device, *(slice(0, size) for size in held.shape))] = held
+        piece = x[index(min(device, x.shape[0] - 1), *source)]
+        result[index(device, *(slice(0, size) for size in piece.shape))] = piece
     return result
 
 
 def join(
     x: Array, dims: Dims, mesh: DeviceMesh, shape: Sequence[int], members: Sequence[int] | None = None
 ) -> tuple[Array, Array | None]:
-    """The global value whose shards the devices, or those in `members`, hold, and where shards that should be copies are not.
+    """The global value of the shards on the devices, or on those in `members`, and the devices whose copies differ.
 
-    The second is None, or the devices whose shard differs from the one that was taken.
+    The second is None, or the devices whose shard differs from the copy that was used.
     """
     counts = [pieces(digits) for digits in dims]
     local, everywhere = x.shape[1:], mesh.everywhere(x)
     result = np.zeros((1, *shape), x.dtype)
     positions = mesh.positions()
     blocks = np.stack([numbers_of(positions, digits) for digits in dims], axis=1) if dims else np.zeros((mesh.size, 0), np.int64)
-    wrong, seen = [], set()
+    differing, joined_blocks = [], set()
     for device in np.argsort(positions) if members is None else members:
-        block = tuple(int(each) for each in blocks[device])
+        block = tuple(int(number) for number in blocks[device])
         place = _span(block, local, shape)
         target = result[index(0, *place)]
-        held = everywhere[index(device, *(slice(0, size) for size in target.shape))]
-        if block not in seen:
-            seen.add(block)
-            result[index(0, *place)] = held
-        elif x.shape[0] > 1 and differs(target, held).any():
-            wrong.append(int(device))
-    assert len(seen) == prod(counts), "every piece lies somewhere"
-    return result, np.array(wrong) if wrong else None
+        shard = everywhere[index(device, *(slice(0, size) for size in target.shape))]
+        if block not in joined_blocks:
+            joined_blocks.add(block)
+            result[index(0, *place)] = shard
+        elif x.shape[0] > 1 and differs(target, shard).any():
+            differing.append(int(device))
+    assert len(joined_blocks) == prod(counts), "every piece has a device"
+    return result, np.array(differing) if differing else None

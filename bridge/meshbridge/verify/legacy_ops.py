@@ -1,5 +1,4 @@
-"""Ops that say in one word what simpler ones say in several: einsum, batch norms, map, index_select; and ops with sizes as
-operands."""
+"""Ops that abbreviate several simpler ones: einsum, batch norms, map, index_select; and ops whose sizes are operands."""
 
 from __future__ import annotations
 
@@ -18,17 +17,17 @@ from meshbridge.verify.reductions import run_scalars
 
 @evaluates("stablehlo.map")
 def map_(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """A region of scalars on each element."""
+    """Runs a region of scalars on each element."""
     return run_scalars(machine, op, 0, align(*operands))
 
 
 @evaluates("stablehlo.einsum", "stablehlo.unary_einsum")
 def einsum(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """A sum of products by labels; a label twice in one operand takes its diagonal."""
-    given, wanted = ir.StringAttr(op.attributes["einsum_config"]).value.replace(" ", "").split("->")
-    sides = [_diagonal(x, labels) for x, labels in zip(align(*operands), given.split(","), strict=True)]
-    needed = [set(wanted).union(*(labels for other, (_, labels) in enumerate(sides) if other != n)) for n in range(len(sides))]
-    summed = [_summed(machine, x, labels, kept) for (x, labels), kept in zip(sides, needed, strict=True)]
+    """A sum of products by labels; a repeated label takes the diagonal of its operand."""
+    operand_labels, wanted = ir.StringAttr(op.attributes["einsum_config"]).value.replace(" ", "").split("->")
+    sides = [_diagonal(x, labels) for x, labels in zip(align(*operands), operand_labels.split(","), strict=True)]
+    needed = [set(wanted).union(*(labels for m, (_, labels) in enumerate(sides) if m != n)) for n in range(len(sides))]
+    summed = [_summed(machine, x, labels, kept_labels) for (x, labels), kept_labels in zip(sides, needed, strict=True)]
     if len(summed) == 1:
         x, labels = summed[0]
     else:
@@ -39,9 +38,9 @@ def einsum(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[
 def _diagonal(x: Array, labels: str) -> tuple[Array, str]:
     for label in labels:
         while labels.count(label) > 1:
-            first, second = labels.index(label), labels.rindex(label)
-            x = np.moveaxis(np.diagonal(x, axis1=first + 1, axis2=second + 1), -1, first + 1)
-            labels = labels[:second] + labels[second + 1 :]
+            first_dim, second_dim = labels.index(label), labels.rindex(label)
+            x = np.moveaxis(np.diagonal(x, axis1=first_dim + 1, axis2=second_dim + 1), -1, first_dim + 1)
+            labels = labels[:second_dim] + labels[second_dim + 1 :]
     return x, labels
 
 
@@ -57,26 +56,26 @@ def _product(
     machine: Evaluator, left: tuple[Array, str], right: tuple[Array, str], wanted: str, element: ir.Type
 ) -> tuple[Array, str]:
     (a, a_labels), (b, b_labels) = left, right
-    both = [label for label in a_labels if label in b_labels]
-    batch, inner = ([label for label in both if (label in wanted) == kept] for kept in (True, False))
+    common = [label for label in a_labels if label in b_labels]
+    batch, inner = ([label for label in common if (label in wanted) == is_wanted] for is_wanted in (True, False))
     places = [[[labels.index(label) for label in part] for part in (batch, inner)] for labels in (a_labels, b_labels)]
     sizes = dict(zip(a_labels, a.shape[1:], strict=True)) | dict(zip(b_labels, b.shape[1:], strict=True))
     rows, columns = arranged(a, *places[0], contracted_last=True), arranged(b, *places[1], contracted_last=False)
-    found = product(machine, rows, columns, element)
-    labels = "".join((*batch, *(label for label in a_labels + b_labels if label not in both)))
-    return found.reshape(found.shape[0], *(sizes[label] for label in labels)), labels
+    total = product(machine, rows, columns, element)
+    labels = "".join((*batch, *(label for label in a_labels + b_labels if label not in common)))
+    return total.reshape(total.shape[0], *(sizes[label] for label in labels)), labels
 
 
 @evaluates("stablehlo.torch_index_select")
 def index_select(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Slices of the operand by clamped index along one dimension, for each batch."""
+    """Slices of the operand at clamped indices along one dimension, for each batch."""
     x, indices = align(*operands)
     dim, batch = integer(op, "dim"), integer(op, "batch_dims")
     places = np.clip(indices.astype(np.int64), 0, x.shape[dim + 1] - 1)
     flat = places.reshape(*places.shape[: batch + 1], *(1,) * (dim - batch), -1, *(1,) * (x.ndim - dim - 2))
     shape = [*x.shape[: dim + 1], flat.shape[dim + 1], *x.shape[dim + 2 :]]
-    found = np.take_along_axis(x, np.broadcast_to(flat, shape), dim + 1)
-    return [found.reshape(x.shape[0], *shape_of(op.results[0]))]
+    selected = np.take_along_axis(x, np.broadcast_to(flat, shape), dim + 1)
+    return [selected.reshape(x.shape[0], *shape_of(op.results[0]))]
 
 
 def _channels(x: Array, op: ir.Operation, rank: int) -> Array:
@@ -90,7 +89,7 @@ def _epsilon(machine: Evaluator, op: ir.Operation) -> float:
 
 
 def _shared(machine: Evaluator, op: ir.Operation, x: Array) -> tuple[tuple[int, ...], float]:
-    """The dimensions of `x` along which a feature's elements stand, and one over their number."""
+    """The dimensions of `x` that a feature's statistics reduce, and one over the number of their elements."""
     axes = tuple(dim + 1 for dim in range(x.ndim - 1) if dim != integer(op, "feature_index"))
     count = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
     return axes, machine.field.integer(pow(count, -1, machine.field.prime))
@@ -113,7 +112,7 @@ def _normalized(machine: Evaluator, op: ir.Operation, x: Array, mean: Array, var
 
 @evaluates("stablehlo.batch_norm_inference")
 def batch_norm_inference(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Normalized by the given mean and variance, scaled and shifted."""
+    """Normalizes by the given mean and variance, scales and shifts."""
     x, scale, offset, mean, variance = operands
     field, rank = machine.field, x.ndim - 1
     normal, _ = _normalized(machine, op, x, mean, variance)
@@ -122,7 +121,7 @@ def batch_norm_inference(machine: Evaluator, op: ir.Operation, operands: list[Ar
 
 @evaluates("stablehlo.batch_norm_training")
 def batch_norm_training(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Normalized by the mean and variance of the operand, which are results too."""
+    """Normalizes by the mean and variance of the operand, which are also results."""
     x, scale, offset = operands
     mean, variance = _moments(machine, op, x)
     return [*batch_norm_inference(machine, op, [x, scale, offset, mean, variance]), mean, variance]
@@ -130,7 +129,8 @@ def batch_norm_training(machine: Evaluator, op: ir.Operation, operands: list[Arr
 
 @evaluates("stablehlo.batch_norm_grad")
 def batch_norm_grad(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """The gradient by operand, scale and offset, as StableHLO defines it: with 1 / (variance + epsilon), no square of a root."""
+    """The gradients of operand, scale and offset by StableHLO's formula: with 1 / (variance + epsilon), not a square of a
+    root."""
     x, scale, mean, variance, gradient = operands
     field, rank = machine.field, x.ndim - 1
     axes, share = _shared(machine, op, x)
@@ -147,7 +147,7 @@ def batch_norm_grad(machine: Evaluator, op: ir.Operation, operands: list[Array])
 
 @evaluates("stablehlo.dynamic_pad")
 def dynamic_pad(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """A padding whose amounts are operands."""
+    """Pads by amounts that are operands."""
     x, value = align(*operands[:2])
-    low, high, interior = (same_numbers(op, each, "size") for each in operands[2:])
+    low, high, interior = (same_numbers(op, amount, "size") for amount in operands[2:])
     return [padded(x, value, low, high, interior)]

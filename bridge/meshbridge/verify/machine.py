@@ -1,8 +1,8 @@
 """Evaluates the ops of a module on simulated devices.
 
-The value of a tensor is one numpy array whose first dimension is the device: of length 1 where all devices hold the same, of
-length `Grid.count` otherwise. Floating-point tensors are arrays of field elements (see `field`), integers and booleans are what
-they are. A program on global tensors is one on a grid of one device.
+The value of a tensor is one numpy array whose first dimension is the device: of length 1 if all devices hold the same, otherwise
+of length `Grid.count`. Floating-point tensors are arrays of field elements (see `field`); integers and booleans are themselves. A
+program on global tensors runs on a grid of one device.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from meshbridge.verify.field import Array, Field
 from meshbridge.verify.narrow_bits import of_one_kind
 
 Rule = Callable[["Evaluator", ir.Operation, list[Array]], Sequence[Array]]
-"""Gives the results of an op whose operands have these values."""
+"""Computes the results of an op from the values of its operands."""
 
 RULES: dict[str, Rule] = {}
-"""Op name to its rule."""
+"""The rule of each op name."""
 
 
 def evaluates(*names: str) -> Callable[[Rule], Rule]:
-    """Enters a rule in RULES; refuses a second one for an op and one without documentation."""
+    """Enters a rule in RULES. Refuses a second rule for an op, and a rule without a docstring."""
 
     def register(rule: Rule) -> Rule:
         if not (rule.__doc__ or "").strip():
@@ -40,11 +40,11 @@ def evaluates(*names: str) -> Callable[[Rule], Rule]:
 
 
 CALLS = 100_000
-"""Calls of functions after which a run is taken to be one without an end: functions that call each other twice double with each
+"""The most function calls of a run, beyond which it is considered endless: functions that call each other twice double with each
 level."""
 
 TRIPS = 100_000
-"""Iterations after which a loop is taken to be one without an end."""
+"""The most iterations of a loop, beyond which it is considered endless."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class CompiledOp:
     name: str
     operands: tuple[ir.Value, ...]
     results: tuple[ir.Value, ...]
-    last: tuple[ir.Value, ...]
+    dying: tuple[ir.Value, ...]
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,12 @@ class CompiledBlock:
 
 
 Observer = Callable[[ir.Operation, Sequence[Array], Sequence[Array]], None]
-"""Sees every op that was evaluated, with its operands and results."""
+"""Called with every op that was evaluated, its operands and its results."""
 
 
 @dataclass
 class Evaluator:
-    """Evaluates functions of one module. `memory` bounds the bytes that live at once, `trips` the iterations of a loop."""
+    """Evaluates functions of one module. `memory` bounds the live bytes, `trips` the iterations of a loop."""
 
     module: ir.Module
     field: Field
@@ -100,7 +100,7 @@ class Evaluator:
     trips: int = TRIPS
     observe: Observer | None = None
     joined: dict[ir.Value, Array] | None = None
-    """What the devices hold of results of manual computations, where it is asked for."""
+    """The devices' values of results of manual computations, if requested."""
     has_extended: bool = False
     """Whether a value may be extended (see narrow_bits)."""
     functions: dict[str, ir.Operation] = member(default_factory=dict)
@@ -118,14 +118,14 @@ class Evaluator:
                 table[ir.StringAttr(op.attributes["sym_name"]).value] = op
 
     def call(self, op: ir.Operation, name: str, arguments: Sequence[Array]) -> list[Array]:
-        """The results of a function of the module, which an op calls. Raises OpError after CALLS calls in a run."""
+        """The results of a function of the module that an op calls. Raises OpError after CALLS calls in a run."""
         self._calls += 1
         if self._calls > CALLS:
             raise OpError(op, f"calls @{name} after {CALLS:,} calls in one run, expected at most that many")
         return self.run(self.functions[name], 0, arguments)
 
     def run(self, owner: ir.Operation, region: int, arguments: Sequence[Array]) -> list[Array]:
-        """What a region's block yields for these arguments."""
+        """The values that a region's block yields for these arguments."""
         code = self._code(owner, region)
         values = self._values
         for name, argument in zip(code.arguments, arguments, strict=True):
@@ -138,7 +138,7 @@ class Evaluator:
         return yielded
 
     def value(self, name: ir.Value) -> Array:
-        """What a value of an op above holds."""
+        """The value of an enclosing op's operand or result."""
         return self._values[name]
 
     def _execute(self, step: CompiledOp) -> None:
@@ -158,7 +158,7 @@ class Evaluator:
             raise OpError(step.op, f"needs more memory than {gigabytes:g} GB", "give smaller sizes by --dims or more by --memory")
         if self.observe is not None:
             self.observe(step.op, operands, results)
-        for name in step.last:
+        for name in step.dying:
             self._live -= _own_bytes(values.pop(name))
 
     def _code(self, owner: ir.Operation, region: int) -> CompiledBlock:
@@ -172,7 +172,7 @@ class Evaluator:
 
 
 def _own_bytes(value: Array) -> int:
-    """What a value takes beside the one that it is a view of."""
+    """The bytes of a value that is not a view of another."""
     return value.nbytes if value.base is None else 0
 
 
@@ -182,13 +182,13 @@ def _compile(owner: ir.Operation, region: int) -> CompiledBlock:
         raise OpError(owner, f"has {len(blocks)} blocks in a region, expected one")
     ops = [view.operation for view in blocks[0].operations]
     arguments = tuple(blocks[0].arguments)
-    last: dict[ir.Value, int] = dict.fromkeys(arguments, -1)
+    last_use: dict[ir.Value, int] = dict.fromkeys(arguments, -1)
     for index, op in enumerate(ops):
-        last.update(dict.fromkeys(op.results, index))
+        last_use.update(dict.fromkeys(op.results, index))
         for below in walk(op):
-            last.update({value: index for value in below.operands if value in last})
+            last_use.update({value: index for value in below.operands if value in last_use})
     dying: dict[int, list[ir.Value]] = {}
-    for value, index in last.items():
+    for value, index in last_use.items():
         if index >= 0 and value not in set(arguments):
             dying.setdefault(index, []).append(value)
     for op in ops:
@@ -201,11 +201,11 @@ def _compile(owner: ir.Operation, region: int) -> CompiledBlock:
 
 
 RANKS = 31
-"""Dimensions of a tensor at most: an array of numpy has 64, one for the devices and perhaps two for each of a tensor's."""
+"""The most dimensions of a tensor: numpy arrays have at most 64, one for the devices and up to two for each of a tensor's."""
 
 
 def _check_ranks(op: ir.Operation) -> None:
-    """Raises OpError for a result of more dimensions than arrays have."""
+    """Raises OpError for a result with too many dimensions."""
     for result in op.results:
         if isinstance(result.type, ir.RankedTensorType) and result.type.rank > RANKS:
             raise OpError(
@@ -216,7 +216,7 @@ def _check_ranks(op: ir.Operation) -> None:
 
 
 def shape_of(value: ir.Value) -> tuple[int, ...]:
-    """The static shape of a tensor, () of a scalar. Raises MeshError for values that have none."""
+    """The static shape of a tensor, () for a scalar. Raises MeshError for other values."""
     if is_scalar(value.type):
         return ()
     if not isinstance(value.type, ir.RankedTensorType):
@@ -238,7 +238,7 @@ def is_scalar(kind: ir.Type) -> bool:
 
 
 def is_float(element: ir.Type) -> bool:
-    """Whether elements are those of the field: floating-point numbers, not complex ones."""
+    """Whether elements are field elements: real floating-point numbers."""
     return isinstance(element, ir.FloatType) or str(element).startswith("f")
 
 
@@ -266,7 +266,7 @@ def dtype_of(element: ir.Type) -> np.dtype[np.generic]:
 
 
 class Attributed(Protocol):
-    """What has attributes by name: an op, or what a composite says of one."""
+    """Has attributes by name: an op, or the attributes of a composite."""
 
     @property
     def attributes(self) -> Any: ...
@@ -276,10 +276,10 @@ def integers(op: Attributed, name: str, default: Sequence[int] = ()) -> tuple[in
     """An attribute that lists integers, dense or as an array; `default` where the op has none."""
     if name not in op.attributes:
         return tuple(default)
-    found = op.attributes[name]
-    if isinstance(found, ir.DenseElementsAttr):
-        return tuple(int(each) for each in np.array(found).reshape(-1))
-    return tuple(int(each) for each in cast("Iterable[int]", found))
+    attribute = op.attributes[name]
+    if isinstance(attribute, ir.DenseElementsAttr):
+        return tuple(int(entry) for entry in np.array(attribute).reshape(-1))
+    return tuple(int(entry) for entry in cast("Iterable[int]", attribute))
 
 
 def integer(op: Attributed, name: str, default: int = 0) -> int:
@@ -292,15 +292,15 @@ def boolean(op: Attributed, name: str) -> bool:
     return name in op.attributes and str(op.attributes[name]) in ("unit", "true")
 
 
-def same_numbers(op: ir.Operation, value: Array, what: str) -> tuple[int, ...]:
-    """The integers that an operand holds. Raises OpError where devices hold different ones; `what` names one of them."""
+def same_numbers(op: ir.Operation, value: Array, name: str) -> tuple[int, ...]:
+    """The integers of an operand. Raises OpError if they differ between devices; `name` is the operand's."""
     if (value != value[:1]).any():
-        raise OpError(op, f"has a {what} that differs between devices")
-    return tuple(int(each) for each in value[0].reshape(-1))
+        raise OpError(op, f"has a {name} that differs between devices")
+    return tuple(int(entry) for entry in value[0].reshape(-1))
 
 
 def index(*parts: Any) -> Any:
-    """What a tensor is indexed with, one part for each dimension."""
+    """An index of a tensor, one part for each dimension."""
     return parts
 
 

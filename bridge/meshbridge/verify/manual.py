@@ -32,23 +32,23 @@ class ReplicaConflict(MeshError):
 
 
 def _shardings(op: ir.Operation, name: str) -> list[sdy.TensorShardingAttr]:
-    found = sdy.TensorShardingPerValueAttr(op.attributes[name]).shardings
-    return [sdy.TensorShardingAttr(each) for each in found]
+    shardings = sdy.TensorShardingPerValueAttr(op.attributes[name]).shardings
+    return [sdy.TensorShardingAttr(sharding) for sharding in shardings]
 
 
 _NAMES = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
 def mesh_of_computation(machine: Evaluator, op: ir.Operation) -> DeviceMesh | None:
-    """The mesh of a manual computation; None for another op and for one that speaks of no mesh."""
+    """The mesh of a manual computation; None for another op, and for one that names no mesh."""
     if op.name != "sdy.manual_computation":
         return None
-    said = [*_shardings(op, "in_shardings"), *_shardings(op, "out_shardings")]
-    return mesh_named(said[0].mesh_or_ref, machine.meshes) if said else None
+    shardings = [*_shardings(op, "in_shardings"), *_shardings(op, "out_shardings")]
+    return mesh_named(shardings[0].mesh_or_ref, machine.meshes) if shardings else None
 
 
 def sharding_of_result(machine: Evaluator, op: ir.Operation, number: int) -> tuple[Dims, DeviceMesh] | None:
-    """How the devices of a manual computation hold a result; None for another op and for one that speaks of no mesh."""
+    """The sharding of a result of a manual computation; None for another op, and for one that names no mesh."""
     mesh = mesh_of_computation(machine, op)
     if mesh is None:
         return None
@@ -58,7 +58,7 @@ def sharding_of_result(machine: Evaluator, op: ir.Operation, number: int) -> tup
 
 @evaluates("sdy.manual_computation")
 def manual_computation(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """The region on every device of the mesh, on shards of the operands; free axes compute the same several times."""
+    """Runs the region on every device of the mesh, on shards of the operands; along free axes, devices repeat the computation."""
     into, out = _shardings(op, "in_shardings"), _shardings(op, "out_shardings")
     mesh = mesh_of_computation(machine, op)
     if mesh is None:
@@ -73,13 +73,15 @@ def manual_computation(machine: Evaluator, op: ir.Operation, operands: list[Arra
         results = machine.run(op, 0, shards)
     finally:
         machine.grid = outer
-    joined = []
+    global_results = []
     for number, (value, sharding) in enumerate(zip(results, out, strict=True)):
         dims, shape = dims_of_sharding(mesh, sharding, manual), shape_of(op.results[number])
         if machine.joined is not None and outer.count == 1:
             machine.joined[op.results[number]] = mesh.everywhere(value)
-        joined.append(_inside(value, dims, mesh, shape) if outer.count > 1 else _outside(op, number, value, dims, mesh, shape))
-    return joined
+        global_results.append(
+            _inside(value, dims, mesh, shape) if outer.count > 1 else _outside(op, number, value, dims, mesh, shape)
+        )
+    return global_results
 
 
 def _outside(op: ir.Operation, number: int, value: Array, dims: Dims, mesh: DeviceMesh, shape: tuple[int, ...]) -> Array:
@@ -90,7 +92,7 @@ def _outside(op: ir.Operation, number: int, value: Array, dims: Dims, mesh: Devi
 
 
 def _inside(value: Array, dims: Dims, mesh: DeviceMesh, shape: tuple[int, ...]) -> Array:
-    """Joined for every device from those that differ from it in the digits of `dims` alone."""
+    """Joins the value for every device from the devices that differ from it only in the digits of `dims`."""
     digits = [digit for dim in dims for digit in dim]
     if not digits:
         return value

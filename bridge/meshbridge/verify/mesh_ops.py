@@ -1,4 +1,4 @@
-"""Ops of the mesh dialect, by its document (release 20 of LLVM): annotations are the identity, collectives do what they say."""
+"""Ops of the mesh dialect, as documented (release 20 of LLVM): annotations are the identity, collectives communicate."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from meshbridge.verify.machine import Evaluator, align, element_of, evaluates, i
 from meshbridge.verify.reductions import combiner_named, reduced
 
 DYNAMIC = -(2**63)
-"""An entry of a static list whose value is an operand."""
+"""An entry of a static list that is given by an operand."""
 
 _KIND = re.compile(r"#mesh(?:\.partial<\s*|<partial\s+)(\w+)\s*>")
 
 
 def _mesh(machine: Evaluator, op: ir.Operation) -> DeviceMesh:
-    """The mesh of an op. Raises OpError where it runs on other devices than the program."""
+    """The mesh of an op. Raises OpError if the program runs on another number of devices."""
     mesh = mesh_of(machine.meshes[ir.FlatSymbolRefAttr(op.attributes["mesh"]).value])
     if mesh.size != machine.grid.count:
         raise OpError(op, f"speaks of a mesh of {mesh.size} devices in a program of {machine.grid.count}")
@@ -35,19 +35,19 @@ def _digits(mesh: DeviceMesh, axes: Sequence[int]) -> list[Digit]:
 
 
 def _kind(op: ir.Operation) -> str:
-    found = _KIND.fullmatch(str(op.attributes["reduction"])) if "reduction" in op.attributes else None
-    return found[1] if found else "sum"
+    match = _KIND.fullmatch(str(op.attributes["reduction"])) if "reduction" in op.attributes else None
+    return match[1] if match else "sum"
 
 
 COMBINERS = {
     "sum": "add", "average": "add", "max": "maximum", "min": "minimum", "product": "multiply",
     "bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor",
 }  # fmt: skip
-"""Reduction kind to the op that combines two elements."""
+"""The op that combines two elements, for each reduction kind."""
 
 
 def _reduced(machine: Evaluator, op: ir.Operation) -> Callable[[Array], Array]:
-    """The reduction of stacked members, which are in the result's element type already."""
+    """Reduces stacked members, which already have the result's element type."""
     kind, element = _kind(op), element_of(op.results[0])
     if kind not in COMBINERS:
         raise OpError(op, f"reduces by '{kind}', which has no exact evaluation")
@@ -61,9 +61,9 @@ def _reduced(machine: Evaluator, op: ir.Operation) -> Callable[[Array], Array]:
         divisor = (
             machine.field.from_integers(np.array(len(rows))) if total.dtype.kind in "fc" else np.array(len(rows), total.dtype)
         )
-        found = apply_binary(machine.field, "divide", total, divisor, element)
-        assert found is not None
-        return found
+        average = apply_binary(machine.field, "divide", total, divisor, element)
+        assert average is not None
+        return average
 
     return of_members
 
@@ -74,7 +74,7 @@ def _groups(machine: Evaluator, op: ir.Operation) -> list[list[int]]:
 
 
 def _member(machine: Evaluator, op: ir.Operation, operands: list[Array], name: str) -> int:
-    """The in-group number that `root`, `source` or `destination` names. Raises OpError where devices name different ones."""
+    """The in-group number of `root`, `source` or `destination`. Raises OpError if it differs between devices."""
     mesh, values, number = _mesh(machine, op), iter(operands[1:]), 0
     for (_, size), entry in zip(_digits(mesh, integers(op, "mesh_axes")), integers(op, name), strict=True):
         if entry == DYNAMIC:
@@ -89,22 +89,22 @@ def _prepared(machine: Evaluator, op: ir.Operation, x: Array) -> Array:
 
 @evaluates("mesh.sharding", "mesh.get_sharding")
 def sharding(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """What a sharding says at run time alone: the offsets and halo sizes that are operands, in that order."""
+    """The dynamic offsets and halo sizes of a sharding, in that order: they are only known at run time."""
     return [np.stack(align(*operands), axis=1) if operands else np.zeros((1, 0), np.int64)]
 
 
 @evaluates("mesh.shard")
 def shard(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Its operand: an annotation."""
+    """Returns its operand: an annotation."""
     return [operands[0]]
 
 
 @evaluates("mesh.all_reduce", "mesh.reduce")
 def all_reduce(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Converted, then reduced over each group; of `reduce`, devices other than the root hold zeros."""
+    """Converted, then reduced over each group. After `reduce`, only the root holds the result, other devices zeros."""
     total, x = _reduced(machine, op), _prepared(machine, op, operands[0])
-    found = exchange(machine, x, _groups(machine, op), x.shape[1:], total)
-    return [_only_root(machine, op, operands, found) if op.name == "mesh.reduce" else found]
+    totals = exchange(machine, x, _groups(machine, op), x.shape[1:], total)
+    return [_only_root(machine, op, operands, totals) if op.name == "mesh.reduce" else totals]
 
 
 @evaluates("mesh.reduce_scatter")
@@ -116,17 +116,17 @@ def reduce_scatter(machine: Evaluator, op: ir.Operation, operands: list[Array]) 
 
 @evaluates("mesh.all_gather", "mesh.gather")
 def all_gather(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """The members' values one after the other; of `gather`, devices other than the root hold zeros."""
+    """The members' values, concatenated. After `gather`, only the root holds the result, other devices zeros."""
     dim, shape = integer(op, "gather_axis"), shape_of(op.results[0])
-    found = exchange(machine, operands[0], _groups(machine, op), shape, lambda rows: np.concatenate(list(rows), axis=dim))
-    return [_only_root(machine, op, operands, found) if op.name == "mesh.gather" else found]
+    gathered = exchange(machine, operands[0], _groups(machine, op), shape, lambda rows: np.concatenate(list(rows), axis=dim))
+    return [_only_root(machine, op, operands, gathered) if op.name == "mesh.gather" else gathered]
 
 
-def _only_root(machine: Evaluator, op: ir.Operation, operands: list[Array], found: Array) -> Array:
+def _only_root(machine: Evaluator, op: ir.Operation, operands: list[Array], value: Array) -> Array:
     roots = [group[_member(machine, op, operands, "root")] for group in _groups(machine, op)]
-    kept = np.zeros_like(found)
-    kept[roots] = found[roots]
-    return kept
+    at_root = np.zeros_like(value)
+    at_root[roots] = value[roots]
+    return at_root
 
 
 @evaluates("mesh.all_slice")
@@ -144,7 +144,7 @@ def _sliced(machine: Evaluator, op: ir.Operation, x: Array, dim: int) -> Array:
 
 @evaluates("mesh.all_to_all")
 def all_to_all(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Number j holds the j-th pieces of all members, one after the other."""
+    """Member j holds the j-th pieces of all members, concatenated."""
     split, join, shape = integer(op, "split_axis"), integer(op, "concat_axis"), shape_of(op.results[0])
     return [exchange(machine, operands[0], _groups(machine, op), shape, lambda rows: swapped(rows, split, join))]
 
@@ -164,7 +164,7 @@ def scatter(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list
 
 @evaluates("mesh.shift")
 def shift(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Values moved along one axis; zeros where none arrives."""
+    """Values shifted along one axis; zeros where no value arrives."""
     mesh, axis, offset = _mesh(machine, op), integer(op, "shift_axis"), integer(op, "offset")
     pairs = []
     for group in mesh.groups(_digits(mesh, [axis])):
@@ -188,7 +188,7 @@ def permute(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list
 
 @evaluates("mesh.update_halo")
 def update_halo(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Every halo cell gets its owner's value, dimension by dimension; elements beyond the global tensor keep what they hold."""
+    """Every halo cell gets its owner's value, dimension by dimension; cells beyond the global tensor keep their values."""
     mesh, x = _mesh(machine, op), machine.everywhere(operands[0]).copy()
     split = [(dim, axes) for dim, axes in enumerate(axis_lists(op.attributes["split_axes"])) if axes]
     entries = iter(operands[1:])
@@ -214,7 +214,7 @@ def _at(dim: int, cell: int) -> tuple[object, ...]:
 
 @evaluates("mesh.process_multi_index")
 def process_multi_index(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """The device's coordinates on some axes; on all where none is named."""
+    """The device's coordinates on the given axes, by default on all."""
     mesh = _mesh(machine, op)
     axes = integers(op, "axes") or range(len(mesh.axes))
     return [numbers_of(mesh.positions(), [digit]) for digit in _digits(mesh, axes)]
@@ -240,7 +240,7 @@ def neighbors_linear_indices(machine: Evaluator, op: ir.Operation, operands: lis
 
 
 def _row_major(mesh: DeviceMesh, coordinates: Sequence[Array]) -> Array:
-    """The row-major number of the device that has these coordinates."""
+    """The row-major number of the device with these coordinates."""
     number = np.zeros(1, np.int64)
     for (_, size), coordinate in zip(mesh.axes, coordinates, strict=True):
         number = number * size + coordinate
@@ -249,24 +249,24 @@ def _row_major(mesh: DeviceMesh, coordinates: Sequence[Array]) -> Array:
 
 @evaluates("mesh.shard_shape")
 def shard_shape(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Per dimension the size of one device's shard, halos included: by its offsets, else by ceiling division."""
+    """The size of one device's shard in each dimension, halos included: by its offsets, or by ceiling division."""
     position = [str(value.type) for value in op.operands].index("!mesh.sharding")
-    said = op.operands[position].owner.operation
-    mesh = mesh_of(machine.meshes[ir.FlatSymbolRefAttr(said.attributes["mesh"]).value])
+    sharding_op = op.operands[position].owner.operation
+    mesh = mesh_of(machine.meshes[ir.FlatSymbolRefAttr(sharding_op.attributes["mesh"]).value])
     shape = integers(op, "shape") or integers(op, "dims")
     sizes = _filled(shape, [*operands[:position], *(np.array([DYNAMIC]) for _ in shape)])  # `?` of which offsets say all
     dynamic = iter(operands[position][:, number] for number in range(operands[position].shape[1]))
-    starts = _filled(integers(said, "static_sharded_dims_offsets"), dynamic)
-    halos = _filled(integers(said, "static_halo_sizes"), dynamic)
-    given = operands[position + 1 :]
-    device = _row_major(mesh, _filled(integers(op, "device"), given)) if "device" in op.attributes else given[0]
-    split = [*axis_lists(said.attributes["split_axes"]), *([] for _ in sizes)]
-    found = []
+    starts = _filled(integers(sharding_op, "static_sharded_dims_offsets"), dynamic)
+    halos = _filled(integers(sharding_op, "static_halo_sizes"), dynamic)
+    coordinates = operands[position + 1 :]
+    device = _row_major(mesh, _filled(integers(op, "device"), coordinates)) if "device" in op.attributes else coordinates[0]
+    split = [*axis_lists(sharding_op.attributes["split_axes"]), *([] for _ in sizes)]
+    shard_sizes = []
     for size, axes in zip(sizes, split, strict=False):
         if DYNAMIC in size and not (axes and starts):
             raise OpError(op, "has a dimension whose size nothing gives")
         if not axes:
-            found.append(size)
+            shard_sizes.append(size)
             continue
         digits = _digits(mesh, axes)
         count, number = prod(length for _, length in digits), numbers_of(device, digits)
@@ -275,21 +275,21 @@ def shard_shape(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> 
         if starts:
             offsets, starts = np.stack(align(*starts[: count + 1]), axis=1), starts[count + 1 :]
             rows = np.arange(max(len(offsets), len(number)))
-            offsets, number = (np.broadcast_to(each, (len(rows), *each.shape[1:])) for each in (offsets, number))
+            offsets, number = (np.broadcast_to(column, (len(rows), *column.shape[1:])) for column in (offsets, number))
             own = offsets[rows, number + 1] - offsets[rows, number]
-        found.append(own + (halos[0] + halos[1] if halos else 0))
+        shard_sizes.append(own + (halos[0] + halos[1] if halos else 0))
         halos = halos[2:]
-    return found
+    return shard_sizes
 
 
 def _filled(entries: Sequence[int], operands: Iterable[Array]) -> list[Array]:
-    """A static list, each dynamic entry of which is the next operand."""
+    """A static list with each dynamic entry replaced by the next operand."""
     values = iter(operands)
     return [next(values) if entry == DYNAMIC else np.array([entry]) for entry in entries]
 
 
 @evaluates("mesh.mesh_shape")
 def mesh_shape(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Sizes of axes; of all where none is named."""
+    """The sizes of the given axes, by default of all."""
     mesh = mesh_of(machine.meshes[ir.FlatSymbolRefAttr(op.attributes["mesh"]).value])
     return [np.array([mesh.axes[axis][1]]) for axis in integers(op, "axes") or range(len(mesh.axes))]

@@ -1,4 +1,4 @@
-"""Ops that move elements and change none: reshapes, transposes, slices, paddings, concatenations."""
+"""Ops that move elements without changing them: reshapes, transposes, slices, paddings, concatenations."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def reshape(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list
 
 @evaluates("mhlo.bitcast")
 def bitcast_layout(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """The same elements in the order in which memory holds them; layouts list dimensions from inner to outer."""
+    """The same elements in memory order; layouts list dimensions from inner to outer."""
     if element_of(op.operands[0]) != element_of(op.results[0]):
         raise OpError(op, "reads elements of another type out of memory, which has no exact evaluation")
     outer_first = [[dim + 1 for dim in reversed(integers(op, name))] for name in ("source_layout", "result_layout")]
     stored = operands[0].transpose(0, *outer_first[0])
     shape = shape_of(op.results[0])
-    found = stored.reshape(stored.shape[0], *(shape[dim - 1] for dim in outer_first[1]))
-    return [found.transpose(np.argsort([0, *outer_first[1]]))]
+    reordered = stored.reshape(stored.shape[0], *(shape[dim - 1] for dim in outer_first[1]))
+    return [reordered.transpose(np.argsort([0, *outer_first[1]]))]
 
 
 @evaluates("stablehlo.transpose")
@@ -50,8 +50,8 @@ def broadcast_in_dim(machine: Evaluator, op: ir.Operation, operands: list[Array]
 def broadcast(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """New dimensions in front."""
     shape, x = shape_of(op.results[0]), operands[0]
-    new = (1,) * (len(shape) + 1 - x.ndim)
-    return [np.broadcast_to(x.reshape(x.shape[0], *new, *x.shape[1:]), (x.shape[0], *shape))]
+    added = (1,) * (len(shape) + 1 - x.ndim)
+    return [np.broadcast_to(x.reshape(x.shape[0], *added, *x.shape[1:]), (x.shape[0], *shape))]
 
 
 @evaluates("stablehlo.slice")
@@ -63,19 +63,19 @@ def slice_(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[
 
 @evaluates("stablehlo.reverse")
 def reverse(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """The other way round along some dimensions."""
+    """Reverses some dimensions."""
     return [np.flip(operands[0], tuple(dim + 1 for dim in integers(op, "dimensions")))]
 
 
 @evaluates("stablehlo.concatenate")
 def concatenate(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """One after the other along a dimension."""
+    """Concatenates along a dimension."""
     return [np.concatenate(align(*operands), axis=integer(op, "dimension") + 1)]
 
 
 @evaluates("stablehlo.pad")
 def pad(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Elements before, after and between; negative amounts crop."""
+    """Pads before, after and between elements; negative amounts crop."""
     x, value = align(*operands)
     low, high = integers(op, "edge_padding_low"), integers(op, "edge_padding_high")
     return [padded(x, value, low, high, integers(op, "interior_padding"))]
@@ -90,11 +90,11 @@ def padded(x: Array, value: Array, low: tuple[int, ...], high: tuple[int, ...], 
     result[...] = value.reshape(-1, *(1,) * len(shape))
     source, target = [slice(None)], [slice(None)]
     for before, size, gap, whole in zip(low, x.shape[1:], interior, result.shape[1:], strict=True):
-        first = max(0, -(before // (gap + 1)))  # the first element that is not cropped
-        last = min(size, -((before - whole) // (gap + 1)))  # one after the last
-        source.append(slice(first, max(first, last)))
-        start = before + first * (gap + 1)
-        target.append(slice(start, start + max(0, last - first) * (gap + 1), gap + 1))
+        first_kept = max(0, -(before // (gap + 1)))  # the first element that is not cropped
+        end = min(size, -((before - whole) // (gap + 1)))  # the element after the last one
+        source.append(slice(first_kept, max(first_kept, end)))
+        start = before + first_kept * (gap + 1)
+        target.append(slice(start, start + max(0, end - first_kept) * (gap + 1), gap + 1))
     if result.size and all(part.stop > part.start for part in source[1:]):
         result[tuple(target)] = x[tuple(source)]
     return result
@@ -108,7 +108,7 @@ def dimension_size(machine: Evaluator, op: ir.Operation, operands: list[Array]) 
 
 @evaluates("stablehlo.optimization_barrier", "mhlo.copy", "sdy.propagation_barrier", "sdy.sharding_constraint", "sdy.reshard")
 def identity(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Its operands."""
+    """Returns its operands."""
     return operands
 
 
@@ -120,5 +120,5 @@ def nothing(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list
 
 @evaluates("stablehlo.after_all", "stablehlo.create_token")
 def token(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """A value that only says what comes first."""
+    """A value that only orders ops."""
     return [np.zeros(1, np.bool_)]

@@ -1,8 +1,8 @@
-"""The bits of floats of 8 and 16 bits, which have no room for the position of an element in the order.
+"""The bits of floats of 8 and 16 bits, which are too few for an element's position in the order.
 
-Their integers carry further bits below those that the type has: such a value is *extended*, 24 bits wide and stored as int32,
-where its type is stored as int8 or int16. Ops that move bits, choose among them or combine them one by one keep the further bits;
-for all others an integer is what its type says. So integers that order floats of 16 bits mean what they mean on numbers.
+Their integers carry further bits below those of the type: such a value is *extended*, 24 bits wide and stored as int32, while its
+type is stored as int8 or int16. Ops that move bits, select among them or combine them elementwise keep the further bits; for all
+other ops an integer has the bits of its type. So integers that order floats of 16 bits compare as the numbers do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SPARE = WIDTH - BOUND.bit_length()
 """Bits of an extended integer below the lowest of a position."""
 
 _LARGEST = (1 << (WIDTH - 1 - _SPARE)) - 1
-"""The magnitude of a position of which all bits are set: that of NaN."""
+"""The magnitude of a position with all bits set: that of NaN."""
 
 KEEPING = frozenset(
     f"stablehlo.{name}"
@@ -46,24 +46,24 @@ def is_extended(numbers: Array) -> bool:
 
 
 def extend(numbers: Array, width: int) -> Array:
-    """Integers with further bits like their lowest one: masks of ones stay such masks."""
+    """Integers with further bits equal to their lowest one: masks of ones stay masks of ones."""
     shift = WIDTH - width
     return (numbers.astype(np.int32) << shift) | np.where(numbers & 1, (1 << shift) - 1, 0).astype(np.int32)
 
 
 def shorten(numbers: Array, width: int, *, unsigned: bool) -> Array:
-    """Extended integers as their type says."""
+    """Extended integers without their further bits."""
     return (numbers >> (WIDTH - width)).astype(f"{'u' if unsigned else 'i'}{width // 8}")
 
 
 def as_its_type(element: ir.Type, value: Array) -> Array:
-    """A value without further bits: what a program returns is what its type says."""
+    """A value without further bits, as a program returns it."""
     width = narrow_width(element)
     return shorten(value, width, unsigned=ir.IntegerType(element).is_unsigned) if width and is_extended(value) else value
 
 
 def of_one_kind(name: str, types: list[ir.Type], values: list[Array]) -> list[Array]:
-    """The operands of an op: all of its narrow integers extended where the op keeps further bits and one has them, none else."""
+    """The operands of an op: all narrow integers extended if the op keeps further bits and one operand has them, else none."""
     widths = [narrow_width(kind) for kind in types]
     if not any(width and is_extended(value) for width, value in zip(widths, values, strict=True)):
         return values

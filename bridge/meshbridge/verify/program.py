@@ -1,4 +1,4 @@
-"""A module at any stage as a function of global arrays: what its arguments and results are shards of, and on which devices."""
+"""A module at any stage as a function of global arrays: the shardings of its arguments and results, and its devices."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from meshbridge.verify import (
     control,
     elementwise,
     indexing,
+    legacy_ops,
     manual,
     mesh_ops,
     movement,
-    older,
     ordering,
     random_bits,
     reductions,
@@ -46,32 +46,32 @@ from meshbridge.verify.narrow_bits import as_its_type
 
 FAMILIES = (
     *(calls, collectives, constants, contractions, control, elementwise, indexing),
-    *(manual, mesh_ops, movement, older, ordering, random_bits, reductions, scalars, windows),
+    *(manual, mesh_ops, movement, legacy_ops, ordering, random_bits, reductions, scalars, windows),
 )
-"""Every module that has rules; importing them enters these in `machine.RULES`."""
+"""The modules that define rules; importing them fills `machine.RULES`."""
 
 
 @dataclass(frozen=True)
 class Port:
     """An argument or result: its global shape, its element type, and its sharding.
 
-    HLO of one device does not say global shapes, nor always how results are sharded: `local` is the shape of a shard then, and
-    `known` says whether `dims` are. `declared` is what a source says of the sharding.
+    HLO of one device does not contain global shapes, nor always the shardings of results: `local` is then the shape of a shard,
+    and `known` tells whether `dims` are. `declared` is the sharding that a source declares.
     """
 
     shape: tuple[int, ...]
     element: ir.Type
     dims: Dims
     local: tuple[int, ...] | None = None
-    known: bool = True
+    has_dims: bool = True
     declared: Dims | None = None
 
     def filled_in(self, source: Port) -> Port:
-        """With what only the source says. Raises MeshError where it does not say it either."""
+        """The port with what only the source contains. Raises MeshError if the source does not contain it either."""
         if self.local is None:
             return self
         dims = self.dims
-        if not self.known and self.local != source.shape:
+        if not self.has_dims and self.local != source.shape:
             if source.declared is None:
                 raise MeshError(
                     f"error: neither program says how a tensor of shape {list(source.shape)} becomes shards of shape "
@@ -84,7 +84,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Shards:
-    """What the devices of a mesh hold of a global value, as (devices, *shard), and how it is sharded."""
+    """The devices' values of a global value, as (devices, *shard), and its sharding."""
 
     value: Array
     dims: Dims
@@ -115,7 +115,7 @@ class VerifiedProgram:
         """The global results for global inputs, each without a device dimension.
 
         `padding` names the random elements beyond the end of uneven shards, `trips` bounds the iterations of a loop.
-        Raises MeshError for a program that cannot be evaluated, manual.Disagreement where copies of a shard differ.
+        Raises MeshError for a program that cannot be evaluated, manual.ReplicaConflict if copies of a shard differ.
         """
         machine = Evaluator(self.module, field, self.grid, memory=memory, observe=observe, trips=trips)
         arguments = [self._argument(field, index, value, padding) for index, value in enumerate(inputs)]
@@ -123,7 +123,7 @@ class VerifiedProgram:
         return [self._result(index, value) for index, value in enumerate(results)]
 
     def shards(self, field: Field, inputs: Sequence[Array], *, memory: int, padding: str = "") -> list[Shards | None]:
-        """What the devices hold of each result, where that is known: also of copies that differ.
+        """The devices' values of each result, if known, copies that differ included.
 
         `padding` is as for `evaluate`. Raises MeshError for a program that cannot be evaluated.
         """
@@ -144,13 +144,13 @@ class VerifiedProgram:
         return Shards(machine.joined[value], *sharding) if machine.joined and sharding else None
 
     def origin(self, machine: Evaluator, number: int) -> ir.OpResult | None:
-        """The op's result, through calls, that the program gives as result `number`; None for an argument."""
+        """The op's result that the program returns as result `number`, through calls; None for an argument."""
         function = self.main
         while True:
             value = function.regions[0].blocks[0].operations[-1].operands[number]
             if isinstance(value.owner, ir.Block):
                 return None
-            result: ir.OpResult = ir.OpResult(value)  # jaxlib 0.9 gives operands as values of no kind
+            result: ir.OpResult = ir.OpResult(value)  # in jaxlib 0.9 operands are plain values
             owner = value.owner.operation
             if owner.name != "func.call":
                 return result
@@ -168,7 +168,7 @@ class VerifiedProgram:
     def manual_mesh(self) -> DeviceMesh | None:
         """The mesh of the first manual computation of a program on global tensors."""
         machine = Evaluator(self.module, Field(PRIMES[0], 0))
-        return next((found for op in walk_all(self.module) if (found := manual.mesh_of_computation(machine, op))), None)
+        return next((mesh for op in walk_all(self.module) if (mesh := manual.mesh_of_computation(machine, op))), None)
 
     @property
     def has_padding(self) -> bool:
@@ -212,9 +212,9 @@ GLOBAL, MESH, SPLIT, PARTIAL = (f"meshbridge.{name}" for name in ("global", "mes
 
 
 def open_program(module: ir.Module) -> VerifiedProgram:
-    """Reads what the entry point of `module` says about its arguments and results.
+    """Reads the shardings of the arguments and results of the entry point of `module`.
 
-    Raises MeshError for a program whose arguments are not tensors of static shape.
+    Raises MeshError for arguments that are not tensors of static shape.
     """
     main = main_function(module)
     meshes = {
@@ -250,14 +250,14 @@ def _port(main: ir.Operation, kind: ir.Type, entry: ir.DictAttr | None, mesh: De
     if not isinstance(kind, ir.RankedTensorType) or not kind.has_static_shape:
         raise OpError(main, f"has an argument or result of type {kind}", "give sizes of symbolic dimensions by --dims")
     if kind.rank > RANKS:
-        what = f"has an argument or result of {kind.rank} dimensions, expected at most {RANKS} for exact evaluation"
-        raise OpError(main, what, "join dimensions by a reshape")
+        text = f"has an argument or result of {kind.rank} dimensions, expected at most {RANKS} for exact evaluation"
+        raise OpError(main, text, "join dimensions by a reshape")
     shape: tuple[int, ...] = tuple(kind.shape)
     if entry is not None and PARTIAL in entry:
         raise OpError(main, "has an argument or result that is unreduced, which has no exact evaluation", "reshard it inside")
     whole: Dims = ((),) * len(shape)
     if mesh is None or entry is None or SPLIT not in entry:
-        return Port(shape, kind.element_type, whole, None if mesh is None or says_all else shape, known=False)
+        return Port(shape, kind.element_type, whole, None if mesh is None or says_all else shape, has_dims=False)
     if GLOBAL in entry:
         shape = tuple(ir.RankedTensorType(ir.TypeAttr(entry[GLOBAL]).value).shape)
     split = axis_lists(entry[SPLIT])
@@ -270,7 +270,7 @@ def _port(main: ir.Operation, kind: ir.Type, entry: ir.DictAttr | None, mesh: De
 
 
 def _declared(entry: ir.DictAttr | None, meshes: dict[str, ir.Operation]) -> Dims | None:
-    """How a source declares that a value is sharded, on a mesh whose devices are in order."""
+    """The declared sharding of a source's value, on a mesh whose devices are in order."""
     if entry is None or SHARDING not in entry:
         return None
     sharding = sdy.TensorShardingAttr(entry[SHARDING])
@@ -279,7 +279,7 @@ def _declared(entry: ir.DictAttr | None, meshes: dict[str, ir.Operation]) -> Dim
 
 
 def _grid(module: ir.Module, mesh: DeviceMesh | None) -> Grid:
-    """A local program numbers its devices by replica if it asks for replicas or has a collective without a channel."""
+    """A local program numbers its devices by replica if it reads replica ids or has a collective without a channel."""
     if mesh is None:
         return Grid()
     for op in walk_all(module):
@@ -289,9 +289,9 @@ def _grid(module: ir.Module, mesh: DeviceMesh | None) -> Grid:
 
 
 def matched(source: VerifiedProgram, partitioned: VerifiedProgram) -> VerifiedProgram:
-    """The second, with what only the source says of its arguments and results.
+    """The second program, completed with what only the source contains about its arguments and results.
 
-    Raises MeshError unless both programs take and give tensors of the same global shapes and element types.
+    Raises MeshError unless the arguments and results of both programs have the same global shapes and element types.
     """
     if len(source.inputs) == len(partitioned.inputs) and len(source.outputs) == len(partitioned.outputs):
         sides = ((source.inputs, partitioned.inputs), (source.outputs, partitioned.outputs))
@@ -302,16 +302,17 @@ def matched(source: VerifiedProgram, partitioned: VerifiedProgram) -> VerifiedPr
 
 
 def _check_alike(source: VerifiedProgram, partitioned: VerifiedProgram) -> None:
-    for what, ours, theirs in (
+    for kind, ours, theirs in (
         ("argument", source.inputs, partitioned.inputs),
         ("result", source.outputs, partitioned.outputs),
     ):
         if len(ours) != len(theirs):
-            raise MeshError(f"error: the source has {len(ours)} {what}s, the partitioned program has {len(theirs)}")
-        for index, (left, right) in enumerate(zip(ours, theirs, strict=True)):
-            if left.shape != right.shape or str(left.element) != str(right.element):
+            raise MeshError(f"error: the source has {len(ours)} {kind}s, the partitioned program has {len(theirs)}")
+        for index, (port, partitioned_port) in enumerate(zip(ours, theirs, strict=True)):
+            if port.shape != partitioned_port.shape or str(port.element) != str(partitioned_port.element):
                 raise MeshError(
-                    f"error: {what} {index} is {_text(left)} in the source and {_text(right)} in the partitioned program"
+                    f"error: {kind} {index} is {_text(port)} in the source "
+                    f"and {_text(partitioned_port)} in the partitioned program"
                 )
 
 

@@ -1,7 +1,8 @@
-"""Random bits, bit for bit: Threefry-2x32 and Philox-4x32 (Salmon et al., SC 2011), laid out as XLA lays them out.
+"""Random bits, bit for bit: Threefry-2x32 and Philox-4x32 (Salmon et al., SC 2011), laid out as in XLA.
 
-StableHLO names the algorithms but leaves to the implementation how a state becomes a tensor of bits. Here as in XLA, a state of
-64-bit words is a key and a counter that goes up by one for each block of bits. A type below 32 bits takes the low bits of a word.
+StableHLO names the algorithms, and leaves the mapping from a state to a tensor of bits to the implementation. Here as in XLA, a
+state of 64-bit words is a key and a counter, which increases by one for each block of bits. A type below 32 bits takes the low
+bits of a word.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ def _joined(low: Array, high: Array) -> Array:
 def threefry(key: tuple[Array, Array], counter: tuple[Array, Array]) -> tuple[Array, Array]:
     """Threefry-2x32 of 20 rounds on arrays of uint32."""
     keys = (*key, key[0] ^ key[1] ^ _PARITY)
-    left, right = counter[0] + keys[0], counter[1] + keys[1]
+    x, y = counter[0] + keys[0], counter[1] + keys[1]
     for turn in range(5):
         for distance in _ROTATIONS[turn % 2]:
-            left = left + right
-            right = left ^ (right << np.uint32(distance) | right >> np.uint32(32 - distance))
-        left = left + keys[(turn + 1) % 3]
-        right = right + keys[(turn + 2) % 3] + np.uint32(turn + 1)
-    return left, right
+            x = x + y
+            y = x ^ (y << np.uint32(distance) | y >> np.uint32(32 - distance))
+        x = x + keys[(turn + 1) % 3]
+        y = y + keys[(turn + 2) % 3] + np.uint32(turn + 1)
+    return x, y
 
 
 def philox(key: tuple[Array, Array], counter: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
@@ -62,8 +63,8 @@ def _counted(start: Array, count: int) -> Array:
 
 
 def _threefry_bits(state: Array, shape: tuple[int, ...], width: int) -> tuple[Array, Array]:
-    """From a key and a counter. Each block gives 64 bits: one element, or two neighbours along the dimension that is halved:
-    the first of even size, else the first that is largest."""
+    """The bits of a key and a counter. Each block gives 64 bits: one element, or two neighbours along the dimension that is
+    halved, which is the first of even size, or else the first of the largest."""
     key, start = _words(state[:, :1]), state[:, 1:2]
     if width == 64:
         count = int(np.prod(shape, dtype=np.int64))
@@ -73,15 +74,17 @@ def _threefry_bits(state: Array, shape: tuple[int, ...], width: int) -> tuple[Ar
     halved = next((dim for dim, size in enumerate(sizes) if size % 2 == 0), int(np.argmax(sizes)))
     blocks = [-(-size // 2) if dim == halved else size for dim, size in enumerate(sizes)]
     count = int(np.prod(blocks, dtype=np.int64))
-    pair = [each.reshape(-1, *blocks) for each in threefry(key, _words(_counted(start, count)))]
-    both = np.stack(pair, axis=halved + 2).reshape(-1, *(2 * size if dim == halved else size for dim, size in enumerate(blocks)))
-    kept = both[index(slice(None), *(slice(0, size) for size in sizes))]
-    return kept.reshape(len(state), -1), np.concatenate([state[:, :1], start + np.uint64(count)], axis=1)
+    pair = [word.reshape(-1, *blocks) for word in threefry(key, _words(_counted(start, count)))]
+    interleaved = np.stack(pair, axis=halved + 2).reshape(
+        -1, *(2 * size if dim == halved else size for dim, size in enumerate(blocks))
+    )
+    cropped = interleaved[index(slice(None), *(slice(0, size) for size in sizes))]
+    return cropped.reshape(len(state), -1), np.concatenate([state[:, :1], start + np.uint64(count)], axis=1)
 
 
 def _philox_bits(state: Array, shape: tuple[int, ...], width: int) -> tuple[Array, Array]:
-    """From a key and a counter of one or two words, the low one first; the high one is the key where it is not given. Each block
-    gives 128 bits: two elements or four."""
+    """The bits of a key and a counter of one or two words, the low word first; a missing high word is the key. Each block gives
+    128 bits: two elements or four."""
     key, low = _words(state[:, :1]), state[:, 1:2]
     high = state[:, 2:3] if state.shape[1] > 2 else state[:, :1]
     elements = int(np.prod(shape, dtype=np.int64))
@@ -97,14 +100,14 @@ def _philox_bits(state: Array, shape: tuple[int, ...], width: int) -> tuple[Arra
 
 
 LAYOUTS = {"THREE_FRY": (_threefry_bits, (2,)), "PHILOX": (_philox_bits, (2, 3)), "DEFAULT": (_philox_bits, (2, 3))}
-"""For each algorithm how it is laid out, and how many words its state may have. The default is what XLA's CPU backend takes."""
+"""The layout of each algorithm, and the possible sizes of its state in words. The default is that of XLA's CPU backend."""
 
 _ALGORITHM = re.compile(r"\b(THREE_FRY|PHILOX|DEFAULT)\b")
 
 
 @evaluates("stablehlo.rng_bit_generator")
 def random_bits(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """The next state and the bits; a floating-point type takes the number that the bits are as an integer."""
+    """The next state and the bits; a floating-point element is the number that its bits are as an integer."""
     state, shape, element = operands[0], shape_of(op.results[1]), element_of(op.results[1])
     named = _ALGORITHM.search(str(op.attributes["rng_algorithm"]))
     layout, sizes = LAYOUTS[named[1]] if named else (None, ())

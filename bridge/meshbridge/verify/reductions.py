@@ -1,4 +1,4 @@
-"""Regions that combine two elements: recognised where they are one op, run otherwise."""
+"""Regions that combine two elements: recognised if they are one op, otherwise executed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meshbridge.verify.machine import Evaluator, align, evaluates, integers, wid
 
 @dataclass(frozen=True)
 class Combiner:
-    """What a region does with two elements: `name` is the StableHLO op where it is one, `combine` does it elementwise."""
+    """What a region does with two elements. `name` is its StableHLO op, if it is one; `combine` applies it elementwise."""
 
     machine: Evaluator
     name: str
@@ -23,14 +23,14 @@ class Combiner:
     combine: Callable[[list[Array], list[Array]], list[Array]]
 
     def neutral(self, like: Array) -> float | int | bool | None:
-        """The element that changes no other, in a type like this one's; None where the region is not one op."""
+        """The neutral element in the type of `like`; None if the region is not one op."""
         if self.name in ("maximum", "minimum"):
-            first = self.name == "maximum"
+            is_maximum = self.name == "maximum"
             if like.dtype.kind == "f":
-                return -self.machine.field.infinity if first else self.machine.field.infinity
+                return -self.machine.field.infinity if is_maximum else self.machine.field.infinity
             if like.dtype == np.bool_:
-                return not first
-            return _limits(self.element)[0 if first else 1]
+                return not is_maximum
+            return _limits(self.element)[0 if is_maximum else 1]
         if self.name == "and":
             return True if like.dtype == np.bool_ else _limits(self.element)[1] if like.dtype.kind == "u" else -1
         return {"add": 0, "multiply": 1, "or": 0, "xor": 0}.get(self.name)
@@ -46,7 +46,7 @@ class Combiner:
             target[...] = field.reduce(target + _counted(places, update, target))
         elif target.dtype.kind == "f" and self.name in ("maximum", "minimum"):
             order = field.order(target)
-            with np.errstate(invalid="ignore"):  # NaN, which both keep
+            with np.errstate(invalid="ignore"):  # both keep NaN
                 (np.maximum if self.name == "maximum" else np.minimum).at(order, places, field.order(update))
             target[...] = field.at_place(order)
         elif target.dtype.kind in "iu" and self.name in COMMUTATIVE:
@@ -62,14 +62,14 @@ class Combiner:
         lengths = np.diff(np.r_[starts, len(order)])
         for turn in range(int(lengths.max(initial=0))):
             chosen = order[starts[lengths > turn] + turn]
-            there = places[chosen]
-            combined = self.combine([target[there] for target in targets], [update[chosen] for update in updates])
+            positions = places[chosen]
+            combined = self.combine([target[positions] for target in targets], [update[chosen] for update in updates])
             for target, value in zip(targets, combined, strict=True):
-                target[there] = value
+                target[positions] = value
 
 
 def _limits(element: ir.Type) -> tuple[int, int]:
-    """The least and the greatest integer of a type."""
+    """The smallest and the largest integer of a type."""
     width = width_of(element)
     if ir.IntegerType(element).is_unsigned:
         return 0, (1 << width) - 1
@@ -83,7 +83,7 @@ def _counted(places: Array, updates: Array, target: Array) -> Array:
 
 
 def combiner_of(machine: Evaluator, op: ir.Operation, region: int) -> Combiner:
-    """The combiner that a region of an op is."""
+    """The combiner of a region of an op."""
     block = op.regions[region].blocks[0]
     half = len(block.arguments) // 2
     element = ir.RankedTensorType(block.arguments[0].type).element_type
@@ -98,36 +98,36 @@ def combiner_of(machine: Evaluator, op: ir.Operation, region: int) -> Combiner:
 
 
 def combiner_named(machine: Evaluator, op: ir.Operation, name: str, element: ir.Type) -> Combiner:
-    """The combiner that `op` has in the StableHLO op of that name."""
+    """The combiner that applies the StableHLO op of that name."""
 
     def combine(left: list[Array], right: list[Array]) -> list[Array]:
-        found = apply_binary(machine.field, name, left[0], right[0], element)
-        if found is None:
+        result = apply_binary(machine.field, name, left[0], right[0], element)
+        if result is None:
             raise OpError(op, f"has no exact evaluation of '{name}' on elements of type {element}")
-        return [found]
+        return [result]
 
     return Combiner(machine, name, element, combine)
 
 
 def _single_op(block: ir.Block) -> str:
-    """The name of the only op of a region that combines its two arguments; `second` where it returns the second one."""
+    """The op name of a region that only combines its two arguments; `second` if it returns the second one."""
     ops = [view.operation for view in block.operations]
-    left, right = block.arguments
+    lhs, rhs = block.arguments
     if len(ops) == 1:
-        return "second" if ops[0].operands[0] == right else ""
+        return "second" if ops[0].operands[0] == rhs else ""
     if len(ops) != 2 or len(ops[0].operands) != 2 or ops[1].operands[0] != ops[0].results[0]:
         return ""
-    if ops[0].results[0].type != left.type:
+    if ops[0].results[0].type != lhs.type:
         return ""
     name = ops[0].name.removeprefix("stablehlo.")
-    given = list(ops[0].operands)
-    return name if given in ([left, right], [right, left]) and name in COMMUTATIVE else ""
+    operands = list(ops[0].operands)
+    return name if operands in ([lhs, rhs], [rhs, lhs]) and name in COMMUTATIVE else ""
 
 
 def run_scalars(machine: Evaluator, op: ir.Operation, region: int, arguments: Sequence[Array]) -> list[Array]:
-    """A region of scalars, run elementwise on arrays of one shape.
+    """Runs a region of scalars elementwise on arrays of one shape.
 
-    Raises OpError for a region that reads values from outside.
+    Raises OpError for a region that reads per-device values from outside.
     """
     block = op.regions[region].blocks[0]
     inside = {result for view in block.operations for below in walk(view.operation) for result in below.results}
@@ -136,31 +136,31 @@ def run_scalars(machine: Evaluator, op: ir.Operation, region: int, arguments: Se
         outside = [operand for operand in view.operation.operands if operand not in inside]
         if any(machine.value(operand).shape[0] > 1 for operand in outside):
             raise OpError(view.operation, "reads a value of each device from outside a region of scalars")
-    shape = np.broadcast_shapes(*(each.shape for each in arguments))
-    flat = [np.broadcast_to(each, shape).reshape(-1) for each in arguments]
+    shape = np.broadcast_shapes(*(argument.shape for argument in arguments))
+    flat = [np.broadcast_to(argument, shape).reshape(-1) for argument in arguments]
     observe, machine.observe = machine.observe, None
     try:
         results = machine.run(op, region, flat)
     finally:
         machine.observe = observe
-    return [np.broadcast_to(each, flat[0].shape).reshape(shape) for each in results]
+    return [np.broadcast_to(result, flat[0].shape).reshape(shape) for result in results]
 
 
 def reduced(combiner: Combiner, values: list[Array], axes: tuple[int, ...]) -> list[Array]:
-    """Values reduced over array dimensions of at least one element, without an initial value."""
-    field, first = combiner.machine.field, values[0]
-    if len(values) == 1 and first.dtype.kind in "fc" and combiner.name == "add":
-        return [field.sum(first, axes)]
-    if len(values) == 1 and first.dtype.kind == "f" and combiner.name in ("maximum", "minimum"):
-        places = field.order(first)
+    """Values reduced over dimensions of at least one element, without an initial value."""
+    field, operand = combiner.machine.field, values[0]
+    if len(values) == 1 and operand.dtype.kind in "fc" and combiner.name == "add":
+        return [field.sum(operand, axes)]
+    if len(values) == 1 and operand.dtype.kind == "f" and combiner.name in ("maximum", "minimum"):
+        places = field.order(operand)
         return [field.at_place(np.asarray(places.max(axis=axes) if combiner.name == "maximum" else places.min(axis=axes)))]
-    if len(values) == 1 and first.dtype.kind in "iu" and combiner.name in COMMUTATIVE:
+    if len(values) == 1 and operand.dtype.kind in "iu" and combiner.name in COMMUTATIVE:
         ufunc = COMMUTATIVE[combiner.name]
-        kind = first.dtype if combiner.name in ("add", "multiply") else None
-        total = np.asarray(ufunc.reduce(first, axis=axes, dtype=kind))
+        kind = operand.dtype if combiner.name in ("add", "multiply") else None
+        total = np.asarray(ufunc.reduce(operand, axis=axes, dtype=kind))
         return [wrap(total, combiner.element)]
-    kept = [axis for axis in range(first.ndim) if axis not in axes]
-    rows = [value.transpose(*axes, *kept).reshape(-1, *(value.shape[axis] for axis in kept)) for value in values]
+    kept_axes = [axis for axis in range(operand.ndim) if axis not in axes]
+    rows = [value.transpose(*axes, *kept_axes).reshape(-1, *(value.shape[axis] for axis in kept_axes)) for value in values]
     while len(rows[0]) > 1:
         even = len(rows[0]) // 2 * 2
         paired = combiner.combine([row[0:even:2] for row in rows], [row[1:even:2] for row in rows])
@@ -170,15 +170,15 @@ def reduced(combiner: Combiner, values: list[Array], axes: tuple[int, ...]) -> l
 
 @evaluates("stablehlo.reduce")
 def reduce(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """The initial value, combined with all elements along some dimensions."""
+    """The initial value combined with all elements along some dimensions."""
     half = len(operands) // 2
     operands = align(*operands)
     values, inits = operands[:half], operands[half:]
     axes = tuple(dim + 1 for dim in integers(op, "dimensions"))
-    kept = [size for axis, size in enumerate(values[0].shape) if axis not in axes]
-    begun = [init.reshape(-1, *(1,) * (len(kept) - 1)) for init in inits]
+    kept_shape = [size for axis, size in enumerate(values[0].shape) if axis not in axes]
+    begun = [init.reshape(-1, *(1,) * (len(kept_shape) - 1)) for init in inits]
     if any(values[0].shape[axis] == 0 for axis in axes):
-        return [np.broadcast_to(init, kept) for init in begun]
+        return [np.broadcast_to(init, kept_shape) for init in begun]
     combiner = combiner_of(machine, op, 0)
     totals = reduced(combiner, values, axes) if axes else values
-    return [np.broadcast_to(each, kept) for each in combiner.combine(begun, totals)]
+    return [np.broadcast_to(total, kept_shape) for total in combiner.combine(begun, totals)]

@@ -1,4 +1,4 @@
-"""Scalars, `index` among them, of programs for one device: `arith` on integers, and tensors made of scalars."""
+"""Scalars, `index` included, in programs for one device: `arith` on integers, and tensors of scalars."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BINARY = {
     "maxsi": "maximum", "andi": "and", "ori": "or", "xori": "xor", "addf": "add", "subf": "subtract", "mulf": "multiply",
     "divf": "divide",
 }  # fmt: skip
-"""Ops of `arith` to those of StableHLO that compute the same, on all but one bit."""
+"""The StableHLO op that computes the same as an `arith` op, on more than one bit."""
 
 _BITWISE = ("arith.andi", "arith.ori", "arith.xori")
 
@@ -24,37 +24,37 @@ _COMPARED = (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.grea
 
 @evaluates(*(f"arith.{name}" for name in _BINARY))
 def binary(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Two scalars combined; the arithmetic of one bit, which is modulo 2, has no evaluation here."""
-    left, right = operands
+    """Combines two scalars. Arithmetic on one bit, which is modulo 2, has no evaluation here."""
+    lhs, rhs = operands
     element = element_of(op.results[0])
     name = _BINARY[op.name.partition(".")[2]]
-    if left.dtype == np.bool_ and op.name not in _BITWISE:
+    if lhs.dtype == np.bool_ and op.name not in _BITWISE:
         raise OpError(op, "computes with i1 as with a number, which has no exact evaluation")
-    assert left.dtype.kind == "f" or name in INTEGER
-    found = apply_binary(machine.field, name, left, right, element)
-    assert found is not None
-    return [found]
+    assert lhs.dtype.kind == "f" or name in INTEGER
+    result = apply_binary(machine.field, name, lhs, rhs, element)
+    assert result is not None
+    return [result]
 
 
 @evaluates("arith.cmpi")
 def compare(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Whether two signed integers compare as the predicate says."""
+    """Compares two signed integers by the predicate."""
     predicate = integer(op, "predicate")
     if predicate >= len(_COMPARED):
         raise OpError(op, "compares unsigned, which has no exact evaluation")
-    left, right = operands
-    return [np.asarray(_COMPARED[predicate](left, right))]
+    lhs, rhs = operands
+    return [np.asarray(_COMPARED[predicate](lhs, rhs))]
 
 
 @evaluates("arith.select")
 def select(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """The second operand where the first holds, else the third."""
+    """The second operand where the first holds, the third elsewhere."""
     return [np.where(*align(*operands))]
 
 
 @evaluates("arith.index_cast", "arith.extsi", "arith.trunci")
 def cast(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """The same signed integer in another width. Raises OpError for one bit, which is -1."""
+    """The same signed integer in another width. Raises OpError for one bit, which means -1."""
     element = element_of(op.results[0])
     if operands[0].dtype == np.bool_ or dtype_of(element) == np.bool_:
         raise OpError(op, "computes with i1 as with a number, which has no exact evaluation")
@@ -63,7 +63,7 @@ def cast(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Ar
 
 @evaluates("tensor.extract")
 def extract(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """One element, which each device may choose for itself."""
+    """One element; each device may choose its own."""
     source, *indices = align(*operands)
     return [source[index(np.arange(source.shape[0]), *indices)]]
 
@@ -77,6 +77,6 @@ def from_elements(machine: Evaluator, op: ir.Operation, operands: list[Array]) -
 
 @evaluates("tensor.splat")
 def splat(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """A tensor of one number."""
+    """A tensor of one repeated number."""
     shape = shape_of(op.results[0])
     return [np.broadcast_to(operands[0].reshape(-1, *(1 for _ in shape)), (operands[0].shape[0], *shape))]

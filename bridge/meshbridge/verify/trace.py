@@ -1,8 +1,8 @@
 """Where two programs part: the first value of the source, in program order, of which the devices hold no shards.
 
-A value is matched with those of the partitioned program that an op of the same name at the same source location makes. They are
-compared by content, through sketches: sums of the elements with random weights. A sketch is linear, so that partial values are
-known too: their sketches, added up over the devices of a group, are those of shards.
+A value is matched with the results of the ops of the same name and source location in the partitioned program. Values are
+compared through sketches: sums of the elements with random weights. A sketch is linear, so partial values are recognised, too:
+their sketches, added over the devices of a group, are those of shards.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from meshbridge.verify.layout import DeviceMesh
 from meshbridge.verify.machine import Observer
 
 SKETCHES = 3
-"""Sketches of each value: two values that differ have all of them in common with a probability of prime^-3."""
+"""The number of sketches of a value: two different values agree in all of them with a probability of prime^-3."""
 
 KEPT = 2**20
-"""Elements of the largest value that is kept, on all devices together."""
+"""The most elements of a value that is kept, on all devices together."""
 
 Key = tuple[str, str]
 """Location and name of an op."""
@@ -34,9 +34,8 @@ Sketch = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Parting:
-    """The first value that differs: its op and where that stands, its number in the order of results, the devices that hold no
-    shard of it, the first element that differs on the first device, in the local value, and a plausible
-    cause where one is known."""
+    """The first value that differs: its op, the op's location, its number among the op's results, the devices that hold no shard
+    of it, the first differing element on the first of them, in the local value, and a plausible cause if known."""
 
     op: str
     location: str
@@ -48,9 +47,9 @@ class Parting:
 
 @dataclass
 class Sketches:
-    """What the devices hold of one value, as sketches: one row for each device.
+    """The devices' values of one tensor as sketches: one row for each device.
 
-    `value` is kept for what may be a partial maximum or minimum: sketches do not tell those.
+    `value` is kept for a possible partial maximum or minimum, which sketches do not reveal.
     """
 
     op: ir.Operation
@@ -65,7 +64,7 @@ class Tracer:
 
     field: Field
     mesh: DeviceMesh
-    held: dict[tuple[Key, int], list[Sketches]] = member(default_factory=lambda: defaultdict(list))
+    recorded: dict[tuple[Key, int], list[Sketches]] = member(default_factory=lambda: defaultdict(list))
     found: tuple[ir.Operation, Key, int, list[Sketches]] | None = None
     _weights: dict[int, Array] = member(default_factory=dict)
 
@@ -76,8 +75,8 @@ class Tracer:
             for number, (name, value) in enumerate(zip(op.results, results, strict=True)):
                 if not isinstance(name.type, ir.RankedTensorType):
                     continue
-                kept = self.field.as_finite(value) if op.name == "stablehlo.reduce" and value.size <= KEPT else None
-                self.held[key_of(op), number].append(Sketches(op, value.shape[1:], self.sketches(value), kept))
+                finite = self.field.as_finite(value) if op.name == "stablehlo.reduce" and value.size <= KEPT else None
+                self.recorded[key_of(op), number].append(Sketches(op, value.shape[1:], self.sketches(value), finite))
 
         return observe
 
@@ -88,61 +87,67 @@ class Tracer:
             if self.found is not None or not len(op.operands):  # constants of one location need not be one value
                 return
             for number, value in enumerate(results):
-                others = self.held.get((key_of(op), number), [])
-                if others and value.shape[0] == 1 and not any(self._explains(value[0], other) for other in others):
-                    self.found = op, key_of(op), number, others
+                candidates = self.recorded.get((key_of(op), number), [])
+                if (
+                    candidates
+                    and value.shape[0] == 1
+                    and not any(self._explains(value[0], candidate) for candidate in candidates)
+                ):
+                    self.found = op, key_of(op), number, candidates
                     return
 
         return observe
 
     def sketches(self, value: Array) -> Array:
-        """For each entry of the first dimension, its sketches."""
+        """The sketches of each entry of the first dimension."""
         numbers = self.field.as_finite(value) if value.dtype.kind in "fc" else value
         numbers = numbers if value.dtype.kind == "f" else _as_elements(self.field, numbers)
         rows = numbers.reshape(len(numbers), -1)
         weights = self._weights_of(rows.shape[1])
-        return np.stack([self.field.sum(self.field.multiply(rows, each), (1,)) for each in weights], axis=1)
+        return np.stack([self.field.sum(self.field.multiply(rows, weight), (1,)) for weight in weights], axis=1)
 
     def _weights_of(self, size: int) -> Array:
         if size not in self._weights:
             self._weights[size] = self.field.random("sketch", (SKETCHES, size))
         return self._weights[size]
 
-    def _explains(self, value: Array, other: Sketches) -> bool:
-        """Whether what the devices hold are the shards of a global value, or may be for all that can be seen."""
-        if len(other.shape) != value.ndim or not all(
-            local and size % local == 0 for size, local in zip(value.shape, other.shape, strict=True)
+    def _explains(self, value: Array, candidate: Sketches) -> bool:
+        """Whether the devices' values are, or may be, shards of the global value."""
+        if len(candidate.shape) != value.ndim or not all(
+            local and size % local == 0 for size, local in zip(value.shape, candidate.shape, strict=True)
         ):
-            return True  # padded, or sharded in another way: nothing is said of it
-        tiles = self.tiles(value, other.shape)
-        if {tuple(row) for row in other.sketches.tolist()} <= tiles:
+            return True  # padded, or sharded differently: unknown
+        tiles = self.tiles(value, candidate.shape)
+        if {tuple(row) for row in candidate.sketches.tolist()} <= tiles:
             return True
-        return any(self._is_partial(other, chosen, tiles) for chosen in self.mesh.choices()) or self._is_extreme(value, other)
+        return any(self._is_partial(candidate, chosen, tiles) for chosen in self.mesh.choices()) or self._is_extreme(
+            value, candidate
+        )
 
-    def _is_extreme(self, value: Array, other: Sketches) -> bool:
-        if other.value is None:
+    def _is_extreme(self, value: Array, candidate: Sketches) -> bool:
+        if candidate.value is None:
             return False
         return any(
             map(
                 partial_along,
-                cases_of_shape(self.field, self.mesh, self.field.as_finite(value), self.mesh.everywhere(other.value)),
+                cases_of_shape(self.field, self.mesh, self.field.as_finite(value), self.mesh.everywhere(candidate.value)),
             )
         )
 
     def tiles(self, value: Array, shape: tuple[int, ...]) -> set[Sketch]:
-        """The sketches of all shards of this shape that a global value has."""
-        split = [each for size, local in zip(value.shape, shape, strict=True) for each in (size // local, local)]
+        """The sketches of all shards of this shape of a global value."""
+        split = [factor for size, local in zip(value.shape, shape, strict=True) for factor in (size // local, local)]
         rows = value.reshape(split).transpose(*range(0, 2 * value.ndim, 2), *range(1, 2 * value.ndim, 2))
         return {tuple(row) for row in self.sketches(np.ascontiguousarray(rows).reshape(-1, *shape)).tolist()}
 
-    def _is_partial(self, other: Sketches, names: tuple[str, ...], tiles: set[Sketch]) -> bool:
-        totals = self.field.sum(self.mesh.everywhere(other.sketches)[self.mesh.groups_along(names)], (1,))
+    def _is_partial(self, candidate: Sketches, names: tuple[str, ...], tiles: set[Sketch]) -> bool:
+        totals = self.field.sum(self.mesh.everywhere(candidate.sketches)[self.mesh.groups_along(names)], (1,))
         return {tuple(row) for row in totals.tolist()} <= tiles
 
-    def wrong_devices(self, value: Array, other: Sketches) -> tuple[int, ...]:
+    def wrong_devices(self, value: Array, candidate: Sketches) -> tuple[int, ...]:
         """The devices that hold no shard of a global value."""
-        tiles = self.tiles(value, other.shape)
-        rows = self.mesh.everywhere(other.sketches).tolist()
+        tiles = self.tiles(value, candidate.shape)
+        rows = self.mesh.everywhere(candidate.sketches).tolist()
         return tuple(device for device, row in enumerate(rows) if tuple(row) not in tiles)
 
 
@@ -153,13 +158,13 @@ def _as_elements(numbers: Field, value: Array) -> Array:
 
 
 def key_of(op: ir.Operation) -> Key:
-    """What ops of the two programs are matched by."""
+    """The key by which ops of the two programs are matched."""
     return str(op.location), op.name
 
 
 @dataclass
 class Capture:
-    """Keeps the operands and the results of one op as it first runs."""
+    """Keeps the operands and the results of one op from its first run."""
 
     op: ir.Operation
     operands: Sequence[Array] = ()
@@ -171,26 +176,26 @@ class Capture:
 
 
 def differing_element(value: Array, local: Array) -> tuple[int, ...]:
-    """The first element in which a device's value differs from the shard of a global value that it has most in common with."""
+    """The first element in which a device's value differs from the most similar shard of a global value."""
     best, where = -1, np.zeros((0, local.ndim), np.int64)
     for start in np.ndindex(*(size // part for size, part in zip(value.shape, local.shape, strict=True))):
         tile = value[tuple(slice(at * part, (at + 1) * part) for at, part in zip(start, local.shape, strict=True))]
         wrong = np.argwhere(tile != local)
         if local.size - len(wrong) > best:
             best, where = local.size - len(wrong), wrong
-    return tuple(int(each) for each in where[0]) if len(where) else ()
+    return tuple(int(index) for index in where[0]) if len(where) else ()
 
 
 def describe(tracer: Tracer, source: Capture, partitioned: Capture, again: Capture) -> Parting:
-    """The finding of a tracer in words.
+    """Describes the finding of a tracer.
 
-    The captures are of the op in both programs, and in the partitioned one with other padding, where arguments have any.
+    The captures are of the op in both programs, and in the partitioned one with other padding, if its arguments have padding.
     """
     assert tracer.found is not None
-    op, key, number, held = tracer.found
-    value, local = (tracer.field.as_finite(each.results[number]) for each in (source, partitioned))
+    op, key, number, candidates = tracer.found
+    value, local = (tracer.field.as_finite(capture.results[number]) for capture in (source, partitioned))
     value, local = value[0], tracer.mesh.everywhere(local)
-    devices = tracer.wrong_devices(value, held[0])
+    devices = tracer.wrong_devices(value, candidates[0])
     element = differing_element(value, local[devices[0]]) if devices else ()
     cause = _partial_operand(tracer, source, partitioned)
     if not cause:
@@ -200,10 +205,12 @@ def describe(tracer: Tracer, source: Capture, partitioned: Capture, again: Captu
 
 
 def _partial_operand(tracer: Tracer, source: Capture, partitioned: Capture) -> str:
-    """Which reduction an operand still misses when the op reads it; empty for none."""
-    finite = ([tracer.field.as_finite(each) for each in side.operands] for side in (source, partitioned))
-    for value, local in zip(*finite, strict=False):  # ops of one location may have more
+    """The reduction that an operand still misses when the op reads it; empty for none."""
+    finite = ([tracer.field.as_finite(operand) for operand in side.operands] for side in (source, partitioned))
+    for value, local in zip(*finite, strict=False):  # ops of one location may have more operands
         cases = cases_of_shape(tracer.field, tracer.mesh, value[0], tracer.mesh.everywhere(local))
-        if all(len(case.wrong) for case in cases) and (found := next(filter(None, map(partial_along, cases)), None)):
-            return f"an operand is a partial {found[0]} along {listed(found[1])} when this op reads it: an all-reduce is missing"
+        if all(len(case.wrong) for case in cases) and (partial := next(filter(None, map(partial_along, cases)), None)):
+            return (
+                f"an operand is a partial {partial[0]} along {listed(partial[1])} when this op reads it: an all-reduce is missing"
+            )
     return ""

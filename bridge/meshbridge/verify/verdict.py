@@ -20,10 +20,10 @@ from meshbridge.verify.program import Port, VerifiedProgram, compares_over_devic
 from meshbridge.verify.trace import Capture, Parting, Tracer, describe
 
 RUNS = 2
-"""How many fields and random inputs both programs are evaluated on."""
+"""The number of fields and random inputs on which both programs are evaluated."""
 
 OTHER_PADDING = "otherwise "
-"""Names further random elements beyond the end of uneven shards."""
+"""Names other random elements beyond the end of uneven shards."""
 
 RANDOM = "random"
 SMALL_NUMBERS = "small numbers"
@@ -33,13 +33,13 @@ NONE = "infinities and NaN, masks all false"
 """How the inputs of a run are drawn."""
 
 MEMORY = 8.0
-"""Gigabytes (10^9 bytes) of values that may live at once."""
+"""Gigabytes (10^9 bytes) of live values."""
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A result that differs: how many of its elements, the first of them, how devices contradict each other where they do, and a
-    plausible cause where one is known."""
+class ResultDifference:
+    """A result that differs: the number of differing elements, the first of them, any contradiction between devices, and a
+    plausible cause if known."""
 
     result: int
     elements: int
@@ -51,12 +51,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`differences` of the first run that has any; none where the programs are equal. `primes` and `kinds` of the runs that were
-    made.
+    """`differences` of the first run that has any; empty if the programs are equal. `primes` and `kinds` of the runs.
 
     `parting` is the first value that differs, if the programs' source locations tell."""
 
-    differences: tuple[Difference, ...]
+    differences: tuple[ResultDifference, ...]
     primes: tuple[int, ...]
     parting: Parting | None = None
     kinds: tuple[str, ...] = ()
@@ -68,7 +67,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class FieldRun:
-    """A field, and how inputs are drawn. With `below`, integers are in the upper half below that."""
+    """A field, and how inputs are drawn. With `below`, integers are in the upper half of the range below it."""
 
     field: Field
     kind: str = RANDOM
@@ -77,12 +76,12 @@ class FieldRun:
     def inputs(self, program: VerifiedProgram) -> list[Array]:
         """Random global inputs."""
         names = [f"argument {index}" for index in range(len(program.inputs))]
-        given = [self._draw(name, port) for name, port in zip(names, program.inputs, strict=True)]
+        inputs = [self._draw(name, port) for name, port in zip(names, program.inputs, strict=True)]
         if self.kind == NONE and not any(map(_is_mask, program.inputs)):
-            floats = [index for index, value in enumerate(given) if value.dtype.kind == "f" and value.size]
+            floats = [index for index, value in enumerate(inputs) if value.dtype.kind == "f" and value.size]
             for index in floats[word(self.field.key, "infinities") % len(floats) :][:1] if floats else []:
-                given[index] = with_infinities(self.field, names[index], given[index])
-        return given
+                inputs[index] = with_infinities(self.field, names[index], inputs[index])
+        return inputs
 
     def _draw(self, name: str, port: Port) -> Array:
         is_number = is_float(port.element) or is_complex(port.element)
@@ -108,39 +107,39 @@ def _is_mask(port: Port) -> bool:
 def runs_of(program: VerifiedProgram, seed: int, runs: int = RUNS) -> list[FieldRun]:
     """The runs that verify `program`; their keys come from `seed`.
 
-    The first orders small literals naturally, the second the other way round, so that each is positive once; masks are all true
-    in the second. Two further ones have infinities and NaN: in one, some rows of masks and of numbers are false and zero, in the
-    other, masks are all false. The first of these is the only one where one run is asked for. Values of which a maximum over
-    devices is taken are hardly ever all negative. A program that takes one has a further run, on small positive numbers in the
-    opposite order: they, their sums and their products all come before 0. Where an argument may be a position, such as that of
-    the next token in a cache, it is drawn once more for each size that it may be below.
+    The first run orders small literals naturally, the second in the opposite order, so that each is positive once; masks are all
+    true in the second. Two further runs have infinities and NaN: in one, some rows of masks and of numbers are false and zero, in
+    the other, masks are all false. With one run requested, only the first of these is made. Values of which devices take a
+    maximum are hardly ever all negative, so a program with such a maximum has a further run on small positive numbers in the
+    opposite order: they, their sums and their products all come before 0. An argument that may be a position, such as the next
+    token's in a cache, is drawn once more for each size that may bound it.
     """
     orders = (1, -1, *(0 for _ in range(runs)))
     kinds = (RANDOM, ALL, *(RANDOM for _ in range(runs)))
-    found = [
+    planned = [
         FieldRun(Field(PRIMES[run % len(PRIMES)], word(seed, f"run {run}"), orders[run]), kinds[run])
         for run in range(runs)
         if runs > 1
     ]
     if compares_over_devices(program.module):
-        found.append(FieldRun(Field(PRIMES[runs % len(PRIMES)], word(seed, "run on small numbers"), -1), SMALL_NUMBERS))
+        planned.append(FieldRun(Field(PRIMES[runs % len(PRIMES)], word(seed, "run on small numbers"), -1), SMALL_NUMBERS))
     for size in _positions(program.inputs):
-        found.append(FieldRun(Field(PRIMES[0], word(seed, f"run on positions below {size}"), 1), RANDOM, below=size))
+        planned.append(FieldRun(Field(PRIMES[0], word(seed, f"run on positions below {size}"), 1), RANDOM, below=size))
     for run, kind in enumerate((LINES, NONE)[:runs]):
         field = Field(PRIMES[(runs + 1 + run) % len(PRIMES)], word(seed, f"run with {kind}"), 1)
-        found.append(FieldRun(extended(field), kind))
-    return found
+        planned.append(FieldRun(extended(field), kind))
+    return planned
 
 
 FEW = 16
-"""Elements of an integer argument that are too few to reach every shard of what they are positions in."""
+"""The most elements of an integer argument that are too few to reach every shard of the dimension that they index."""
 
 MOST_POSITIONS = 4
-"""Sizes below which such arguments are drawn once more, each in a run of its own."""
+"""The most sizes below which such arguments are drawn again, each in its own run."""
 
 
 def _positions(inputs: Sequence[Port]) -> list[int]:
-    """The sizes below which integer arguments of few elements are to be drawn: they may be positions in any dimension."""
+    """The sizes below which integer arguments of few elements are drawn: they may be positions in any dimension."""
     integers = [port for port in inputs if isinstance(port.element, ir.IntegerType) and port.element.width > 1]
     if not any(prod(port.shape) <= FEW for port in integers):
         return []
@@ -149,60 +148,64 @@ def _positions(inputs: Sequence[Port]) -> list[int]:
 
 
 def verify(source: ir.Module, partitioned: ir.Module, *, seed: int = 0, runs: int = RUNS, memory: float = MEMORY) -> Verdict:
-    """Evaluates both programs, each on as many devices as it says, and compares all results element by element.
+    """Evaluates both programs, each on its own devices, and compares all results element by element.
 
-    `memory` is in gigabytes. Raises MeshError for a program that has no exact evaluation, and for programs that take or give
-    other tensors than each other.
+    `memory` is in gigabytes. Raises MeshError for a program that has no exact evaluation, and for programs with different
+    arguments or results.
     """
-    left = open_program(source)
-    right = matched(left, open_program(partitioned))
+    source_program = open_program(source)
+    partitioned_program = matched(source_program, open_program(partitioned))
     limit, primes, kinds = int(memory * 10**9), [], []
-    for run in runs_of(right, seed, runs):
+    for run in runs_of(partitioned_program, seed, runs):
         field = run.field
         primes.append(field.prime)
         kinds.append(run.kind)
-        inputs = run.inputs(left)
-        expected = left.evaluate(field, inputs, memory=limit)
+        inputs = run.inputs(source_program)
+        expected = source_program.evaluate(field, inputs, memory=limit)
         try:
-            found = right.evaluate(field, inputs, memory=limit)
+            results = partitioned_program.evaluate(field, inputs, memory=limit)
         except ReplicaConflict as error:
-            numbers = right.results_of(error.op, error.index) or [error.index]
-            differences = tuple(Difference(number, 0, 0, (), str(error)) for number in numbers[:1])
+            numbers = partitioned_program.results_of(error.op, error.index) or [error.index]
+            differences = tuple(ResultDifference(number, 0, 0, (), str(error)) for number in numbers[:1])
         else:
-            differences = compare(expected, found)
+            differences = compare(expected, results)
         if differences:
-            differences = with_causes(right, differences, field, inputs, expected, limit)
-            return Verdict(differences, tuple(primes), find_parting(left, right, field, inputs, limit), tuple(kinds))
+            differences = with_causes(partitioned_program, differences, field, inputs, expected, limit)
+            return Verdict(
+                differences, tuple(primes), find_parting(source_program, partitioned_program, field, inputs, limit), tuple(kinds)
+            )
     return Verdict((), tuple(primes), kinds=tuple(kinds))
 
 
 def with_causes(
     program: VerifiedProgram,
-    differences: Sequence[Difference],
+    differences: Sequence[ResultDifference],
     field: Field,
     inputs: Sequence[Array],
     expected: Sequence[Array],
     memory: int,
-) -> tuple[Difference, ...]:
-    """The differences with what may have caused them, as the shards of the program's results tell."""
-    held = program.shards(field, inputs, memory=memory)
-    others = program.shards(field, inputs, memory=memory, padding=OTHER_PADDING) if program.has_padding else [None] * len(held)
+) -> tuple[ResultDifference, ...]:
+    """The differences with a plausible cause each, from the shards of the program's results."""
+    shards = program.shards(field, inputs, memory=memory)
+    repadded_shards = (
+        program.shards(field, inputs, memory=memory, padding=OTHER_PADDING) if program.has_padding else [None] * len(shards)
+    )
 
     def cause(number: int) -> str:
-        mine, other = held[number], others[number]
-        if mine is None or mine.value.dtype != expected[number].dtype:
+        own, repadded = shards[number], repadded_shards[number]
+        if own is None or own.value.dtype != expected[number].dtype:
             return ""
-        again = None if other is None else field.as_finite(other.value)
-        value, local = field.as_finite(expected[number]), field.as_finite(mine.value)
-        return explain_any([Case(field, mine.mesh, mine.dims, value, local, again)])
+        again = None if repadded is None else field.as_finite(repadded.value)
+        value, local = field.as_finite(expected[number]), field.as_finite(own.value)
+        return explain_any([Case(field, own.mesh, own.dims, value, local, again)])
 
-    return tuple(replace(each, cause=cause(each.result)) for each in differences)
+    return tuple(replace(difference, cause=cause(difference.result)) for difference in differences)
 
 
 def find_parting(
     left: VerifiedProgram, right: VerifiedProgram, field: Field, inputs: Sequence[Array], memory: int
 ) -> Parting | None:
-    """The first value of the source of which the devices hold no shards; None where no op of both says so."""
+    """The first value of the source of which the devices hold no shards; None if no op of both programs tells."""
     mesh = right.mesh or right.manual_mesh()
     if mesh is None:
         return None
@@ -222,16 +225,16 @@ def find_parting(
 def _run(
     program: VerifiedProgram, field: Field, inputs: Sequence[Array], memory: int, observe: Observer, padding: str = ""
 ) -> None:
-    """Evaluates a program for what an observer sees, up to where its devices contradict each other."""
+    """Evaluates a program for an observer, up to a conflict between devices."""
     with suppress(ReplicaConflict):
         program.evaluate(field, inputs, memory=memory, observe=observe, padding=padding)
 
 
-def compare(expected: Sequence[Array], found: Sequence[Array]) -> tuple[Difference, ...]:
-    """The results that are not equal."""
+def compare(expected: Sequence[Array], found: Sequence[Array]) -> tuple[ResultDifference, ...]:
+    """The results that differ."""
     differences = []
-    for index, (left, right) in enumerate(zip(expected, found, strict=True)):
-        wrong = np.argwhere(differs(left, right))
+    for index, (wanted, actual) in enumerate(zip(expected, found, strict=True)):
+        wrong = np.argwhere(differs(wanted, actual))
         if len(wrong):
-            differences.append(Difference(index, len(wrong), left.size, tuple(int(each) for each in wrong[0])))
+            differences.append(ResultDifference(index, len(wrong), wanted.size, tuple(int(position) for position in wrong[0])))
     return tuple(differences)

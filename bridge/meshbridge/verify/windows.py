@@ -1,4 +1,4 @@
-"""Windows over tensors: reduce_window, select_and_scatter, and what convolutions see."""
+"""Windows over tensors: reduce_window, select_and_scatter, and the patches of convolutions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from meshbridge.verify.reductions import Combiner, combiner_of, reduced, run_sca
 
 
 @dataclass(frozen=True)
-class WindowDim:
-    """The window along one dimension: `size` elements, `spread` apart, every `stride` places of an operand that is padded and
-    whose elements stand `base` apart."""
+class Window1D:
+    """The window along one dimension: `size` elements, `spread` apart, every `stride` positions of an operand that is padded and
+    dilated by `base`."""
 
     size: int
     stride: int = 1
@@ -28,14 +28,14 @@ class WindowDim:
     spread: int = 1
 
     def places(self, size: int) -> int:
-        """How many windows a dimension of this size has."""
+        """The number of windows in a dimension of this size."""
         whole = self.low + self.high + (max(0, (size - 1) * self.base + 1) if size else 0)
         extent = (self.size - 1) * self.spread + 1
         return max(0, (whole - extent) // self.stride + 1) if whole >= extent else 0
 
 
-def windows_of(x: Array, value: Array, dims: Sequence[WindowDim]) -> Array:
-    """A view of dimensions devices, places…, window…; padding holds `value`, a scalar for each device."""
+def windows_of(x: Array, value: Array, dims: Sequence[Window1D]) -> Array:
+    """A view with dimensions devices, positions…, window…; padding holds `value`, a scalar for each device."""
     widened = padded(x, value, tuple(d.low for d in dims), tuple(d.high for d in dims), tuple(d.base - 1 for d in dims))
     places = [dim.places(size) for dim, size in zip(dims, x.shape[1:], strict=True)]
     steps = widened.strides[1:]
@@ -46,21 +46,21 @@ def windows_of(x: Array, value: Array, dims: Sequence[WindowDim]) -> Array:
     )
 
 
-def window_dims(op: ir.Operation, sizes: Sequence[int], padding: Sequence[int], base: str, spread: str) -> list[WindowDim]:
+def window_dims(op: ir.Operation, sizes: Sequence[int], padding: Sequence[int], base: str, spread: str) -> list[Window1D]:
     """The windows of an op along each dimension; `base` and `spread` name the attributes that dilate operand and window."""
     strides, bases, spreads = (integers(op, name, (1,) * len(sizes)) for name in ("window_strides", base, spread))
-    return [WindowDim(*each) for each in zip(sizes, strides, padding[::2], padding[1::2], bases, spreads, strict=True)]
+    return [Window1D(*fields) for fields in zip(sizes, strides, padding[::2], padding[1::2], bases, spreads, strict=True)]
 
 
-def _dilated_windows(op: ir.Operation, rank: int) -> list[WindowDim]:
+def _dilated_windows(op: ir.Operation, rank: int) -> list[Window1D]:
     sizes, padding = integers(op, "window_dimensions", (1,) * rank), integers(op, "padding", (0,) * 2 * rank)
     return window_dims(op, sizes, padding, "base_dilations", "window_dilations")
 
 
 @evaluates("stablehlo.reduce_window")
 def reduce_window(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """The initial value, combined with each window. Padding is left out where the region is one op, as XLA does: StableHLO's text
-    pads with the initial value, which is the same where that is neutral."""
+    """The initial value combined with each window. If the region is one op, padding is left out, as in XLA; StableHLO's
+    specification pads with the initial value, which gives the same if that is neutral."""
     half = len(operands) // 2
     operands = align(*operands)
     values, inits = operands[:half], operands[half:]
@@ -75,9 +75,8 @@ def reduce_window(machine: Evaluator, op: ir.Operation, operands: list[Array]) -
     return combiner.combine(begun, reduced(combiner, views, tuple(range(rank + 1, 2 * rank + 1))))
 
 
-def _in_order(combiner: Combiner, begun: list[Array], views: list[Array], dims: Sequence[WindowDim]) -> list[Array]:
-    """Each window's elements, combined one after the other as XLA does: a region that compares is not associative where it meets
-    NaN."""
+def _in_order(combiner: Combiner, begun: list[Array], views: list[Array], dims: Sequence[Window1D]) -> list[Array]:
+    """Combines each window's elements one after the other, as XLA does: a region that compares is not associative for NaN."""
     for corner in product(*(range(dim.size) for dim in dims)):
         begun = combiner.combine(begun, [view[index(..., *corner)] for view in views])
     return begun
@@ -100,9 +99,9 @@ def select_and_scatter(machine: Evaluator, op: ir.Operation, operands: list[Arra
         if best is None or chosen is None:
             best, chosen = value, place
             continue
-        kept = run_scalars(machine, op, 0, [best, value])[0]
-        taken = (place > 0) & (~kept | (chosen == 0))
-        best, chosen = np.where(taken, value, best), np.where(taken, place, chosen)
+        keeps = run_scalars(machine, op, 0, [best, value])[0]
+        takes = (place > 0) & (~keeps | (chosen == 0))
+        best, chosen = np.where(takes, value, best), np.where(takes, place, chosen)
     assert chosen is not None
     result = np.broadcast_to(init.reshape(-1, *(1,) * rank), x.shape).reshape(x.shape[0], -1).copy()
     combiner = combiner_of(machine, op, 1)
