@@ -61,7 +61,7 @@ def jitted(function: Callable[..., Any], options: Mapping[str, Any], planning: P
     def partitioned_text(*arguments: Any, **named: Any) -> str:
         lowered = partitioned.lower(*arguments, **named)
         planned = lowerings.replacement(lowered)
-        return str(lowered.as_text() if planned is None else planned.made())
+        return str(lowered.as_text() if planned is None else planned.module_to_compile())
 
     partitioned.report, partitioned.partitioned_text = report, partitioned_text
     return partitioned

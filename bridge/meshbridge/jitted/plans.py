@@ -112,7 +112,7 @@ class Planned(lowerings.Replacement):
 
     def text(self) -> str:
         """The partitioned program in StableHLO. Raises MeshError."""
-        return str(self.made())
+        return str(self.module_to_compile())
 
     @property
     def options(self) -> pipeline.Options:
@@ -120,7 +120,7 @@ class Planned(lowerings.Replacement):
         with self._lock:
             return self._plan[1]
 
-    def made(self) -> ir.Module:
+    def module_to_compile(self) -> ir.Module:
         """The partitioned program. Raises MeshError with a located diagnostic."""
         with self._lock:
             return self._plan[0]
@@ -151,7 +151,7 @@ class Planned(lowerings.Replacement):
         if not self.devices or (self._executable is not None and compiler_options is None and device_assignment is None):
             return super().compile(compiler_options, device_assignment=device_assignment)
         with processes.Agreement(self.devices) as agreement:
-            agreement.require(self.devices, self.made(), vars(self.options))
+            agreement.require(self.devices, self.module_to_compile(), vars(self.options))
             executable = super().compile(compiler_options, device_assignment=device_assignment)
             agreement.require(self.devices)
         return executable

@@ -1,4 +1,4 @@
-"""XLA's options that a program is compiled under, beside those of the environment."""
+"""The XLA options that a program is compiled with, besides those of the environment."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from meshbridge.ir.mlir import MeshError
 from meshbridge.machines.machine import Machine, OptionSet, OptionValue
 
 Given: TypeAlias = OptionSet | Mapping[str, OptionValue]
-"""What a Python caller asks for: a set, or options by XLA's names beside the default."""
+"""What a Python caller passes: a set, or options by XLA's names on top of the default."""
 
 
 @dataclass(frozen=True)
 class CompilerOptions:
-    """A set of options, and what is given beside it. Raises MeshError for a set that there is not."""
+    """A set of options, and options on top of it. Raises MeshError for an unknown set."""
 
     chosen: OptionSet = "default"
     given: Mapping[str, OptionValue] = field(default_factory=dict, hash=False)
-    "By XLA's names; what is given counts, whatever the set says."
+    "By XLA's names; they override the set."
 
     def __post_init__(self) -> None:
         if self.chosen not in (sets := get_args(OptionSet)):
             raise MeshError(f"error: compiler-options is {self.chosen!r}, expected one of {', '.join(sets)}")
 
     @classmethod
-    def of(cls, asked: Given) -> CompilerOptions:
-        """What a Python caller asks for. Raises MeshError."""
-        return cls(given=dict(asked)) if isinstance(asked, Mapping) else cls(asked)
+    def of(cls, request: Given) -> CompilerOptions:
+        """The options that a Python caller passes. Raises MeshError."""
+        return cls(given=dict(request)) if isinstance(request, Mapping) else cls(request)
 
     def on(self, machine: Machine | None, *, explicit: bool) -> dict[str, OptionValue]:
-        """The options on a machine, None where none is known of the devices: of programs whose collectives are `explicit`, or of
-        those that XLA partitions."""
+        """The options on a machine (None if unknown), for programs whose collectives are `explicit`, or for programs that XLA
+        partitions."""
         best = machine.options if machine is not None and self.chosen == "best" else {}
         return {**best.get("explicit" if explicit else "partitioned", {}), **self.given}

@@ -1,4 +1,4 @@
-"""JAX's devices: the platform of one, and the machine that those imply which JAX runs on already."""
+"""JAX's devices: the platform of a device, and the machine that JAX's present devices imply."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from meshbridge.runtime.located import UnlocatedError, locate
 
 
 def platform(device: Any) -> str:
-    """What jax.export calls the platform of a device; `gpu` is that of several."""
+    """The platform of a device by jax.export's name, which splits `gpu` into several."""
     name = str(device.platform)
     if name != "gpu":
         return name
@@ -21,25 +21,25 @@ def platform(device: Any) -> str:
 
 
 class Chosen(NamedTuple):
-    """A machine that nobody named."""
+    """A machine that the user did not name."""
 
     name: str
     why: str = ""
     "Empty for the default."
     layout: str = ""
-    "Where the devices are in the topology that the name has."
+    "The position of the devices in the topology of the name."
 
 
 def implied(platforms: Sequence[str]) -> Chosen:
-    """That of JAX's default devices, for a program that is for some of `platforms`, or for any where it names none.
+    """The machine of JAX's default devices, for a program for some of `platforms`, or for any if it names none.
 
-    Neither imports JAX nor has it look for devices: only where it has them does it run on them.
+    This neither imports JAX nor initializes devices: devices count only if JAX has them already.
     """
     return of([device for device in _running() if not platforms or platform(device) in platforms])
 
 
 def of(devices: Sequence[Any]) -> Chosen:
-    """The machine that the first of JAX's `devices` is one of; the default without any, on CPUs, and where none is known."""
+    """The machine of the first of JAX's `devices`; the default without devices, on CPUs, and for an unknown kind."""
     if not devices or devices[0].platform == "cpu":
         return Chosen(DEFAULT)
     kind = devices[0].device_kind
@@ -49,8 +49,8 @@ def of(devices: Sequence[Any]) -> Chosen:
 
 
 def located(devices: Sequence[Any], *, but: str = "") -> Chosen:
-    """The same with the topology of these devices, which are those of a program's mesh, in its order. Without one where they do
-    not say where they are, and where something else speaks against it, a `but`; the reason says so."""
+    """The machine with the topology of these devices, which are those of a program's mesh, in its order. Without a topology if
+    the devices do not tell their positions, or if `but` gives a reason against it; the result says why."""
     chosen = of(devices)
     if chosen.name in UNNAMED:
         return chosen
@@ -64,19 +64,19 @@ def located(devices: Sequence[Any], *, but: str = "") -> Chosen:
 
 
 def _known_with(device: Any) -> Sequence[Any]:
-    """All devices of its backend, in all processes; none where that does not say."""
+    """All devices of the backend of `device`, in all processes; none if unknown."""
     client: Any = getattr(device, "client", None)
     return client.devices() if hasattr(client, "devices") else ()
 
 
 def machine_of(devices: Sequence[Any], named: str) -> Machine | None:
-    """What JAX's `devices` are: the machine `named` that a plan is made for, if that is of their platform; else the one of their
-    kind; None where none is known. Raises MeshError where no machine has that name."""
+    """The machine of JAX's `devices`: the machine `named` for which a plan is made, if it is of their platform; else the machine
+    of their kind; None if unknown. Raises MeshError for an unknown name."""
     if not devices:
         return None
-    found = None if named in UNNAMED else device(named)
-    if found is not None and found.platform == devices[0].platform:
-        return found
+    planned_for = None if named in UNNAMED else device(named)
+    if planned_for is not None and planned_for.platform == devices[0].platform:
+        return planned_for
     kind = machine.of_kind(devices[0].device_kind)
     return None if kind is None else machine.named(kind)
 

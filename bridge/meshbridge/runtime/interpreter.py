@@ -1,4 +1,4 @@
-"""StableHLO's reference interpreter, which jaxlib carries: neither JAX nor XLA takes part, and neither is imported."""
+"""StableHLO's reference interpreter, which is part of jaxlib: neither JAX nor XLA is imported."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The topology that devices are of, and where they are in it, read off what JAX says of each: the coordinates of its chip, its
-core, its slice, its process."""
+"""The topology of devices and their positions in it, from what JAX knows of each: the coordinates of its chip, its core, its
+slice, its process."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Located(NamedTuple):
     name: str
     "The machine with its topology, as in `v5e:4x4`."
     layout: str
-    "What the devices count along, in their order: a layout of all axes."
+    "The order of the devices in the topology: a layout of all axes."
 
 
 class UnlocatedError(MeshError):
-    """Devices that do not say where they are, or stand where no layout says. The text says what is missing."""
+    """Devices that do not tell their positions, or whose positions no layout describes. The text says what is missing."""
 
 
 def locate(devices: Sequence[Any], known: Sequence[Any], machine: Machine) -> Located:
-    """Where JAX's `devices` are, in order, among those that are `known` of their backend, all in slices or nodes of one size.
+    """The positions of JAX's `devices`, in order, among the `known` devices of their backend, all in slices or nodes of one size.
     Raises UnlocatedError."""
     everything = list({device.id: device for device in (*known, *devices)}.values())
     is_torus = bool(machine.link.wrap_multiple)
@@ -50,8 +50,8 @@ def locate(devices: Sequence[Any], known: Sequence[Any], machine: Machine) -> Lo
     at = np.searchsorted(outer, used[:, 0])
     columns = np.column_stack([at, used[:, 1:] - beginnings[at]])
     has_outer, has_core = machine.network is not None, machine.chip is not None or not is_torus
-    found = order.blocks(columns[:, (0 if has_outer else 1) : (None if has_core else -1)])
-    if found is None or (layout := ordered(found, physical)) is None:
+    blocks = order.blocks(columns[:, (0 if has_outer else 1) : (None if has_core else -1)])
+    if blocks is None or (layout := ordered(blocks, physical)) is None:
         raise UnlocatedError("in the order of the mesh they are no grid")
     return Located(name, layout)
 
@@ -59,21 +59,21 @@ def locate(devices: Sequence[Any], known: Sequence[Any], machine: Machine) -> Lo
 def _on_torus(devices: Sequence[Any], machine: Machine) -> Coordinates:
     """Slice, coordinates of the chip, core. Devices of a single slice need not number it."""
     axes = len(machine.topology)
-    found = []
+    rows_found = []
     for device in devices:
         coords = getattr(device, "coords", None)
         if coords is None or len(coords) < axes:
             raise UnlocatedError(f"they have no coordinates {', '.join(machine.topology)}")
-        found.append((_slice(device), *coords, getattr(device, "core_on_chip", None) or 0))
-    rows = np.array(found, np.int64)
+        rows_found.append((_slice(device), *coords, getattr(device, "core_on_chip", None) or 0))
+    rows = np.array(rows_found, np.int64)
     if (rows[:, 1 + axes : -1] != rows[:1, 1 + axes : -1]).any():
         raise UnlocatedError(f"their coordinates have other axes than {', '.join(machine.topology)}")
     return np.column_stack([rows[:, : 1 + axes], rows[:, -1]])
 
 
 def _at_switches(devices: Sequence[Any], machine: Machine) -> Coordinates:
-    """Node, and which of the node's devices it is, by their ids. A node is what JAX calls a slice of GPUs, unless it has more
-    devices than there are at a switch: then it is a process of that."""
+    """Node, and number in the node, by device ids. A node is what JAX calls a slice of GPUs, or a process of it, if the slice has
+    more devices than a switch connects."""
     slices = [_slice(device) for device in devices]
     divided = max(Counter(slices).values()) > machine.link.size
     nodes = [(number, device.process_index if divided else 0) for number, device in zip(slices, devices, strict=True)]
@@ -91,18 +91,18 @@ def _slice(device: Any) -> int:
 
 
 def _slices(rows: Coordinates, outer: npt.NDArray[np.int64]) -> tuple[Coordinates, tuple[int, ...]]:
-    """Where each of those slices, or nodes, begins, and how many devices they have along each dimension. Raises UnlocatedError
-    where they are not alike, or have gaps."""
+    """The first device of each slice or node, and the number of devices along each dimension. Raises UnlocatedError if they
+    differ or have gaps."""
     blocks = [rows[rows[:, 0] == number, 1:] for number in outer]
     shapes = {tuple((block.max(axis=0) - block.min(axis=0) + 1).tolist()) for block in blocks}
     if len(shapes) > 1 or any(len(block) != prod(next(iter(shapes))) for block in blocks):
-        found = ", ".join(f"{len(block)} within {'x'.join(map(str, np.ptp(block, axis=0) + 1))}" for block in blocks)
-        raise UnlocatedError(f"their slices or nodes are no full blocks of one size: {found}")
+        sizes = ", ".join(f"{len(block)} within {'x'.join(map(str, np.ptp(block, axis=0) + 1))}" for block in blocks)
+        raise UnlocatedError(f"their slices or nodes are no full blocks of one size: {sizes}")
     return np.array([block.min(axis=0) for block in blocks]), next(iter(shapes))
 
 
 def _topology(outer: int, shape: Sequence[int], machine: Machine) -> Iterator[int]:
-    """The numbers of the machine's topology. Raises UnlocatedError where chips have another number of devices."""
+    """The numbers of the machine's topology. Raises UnlocatedError if chips have another number of devices."""
     if not machine.link.wrap_multiple:
         yield from (*[1] * (len(machine.topology) - 2), outer, *shape)
         return

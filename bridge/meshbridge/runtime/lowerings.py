@@ -1,12 +1,12 @@
-"""JAX's own stages with a partitioned program inside. What JAX keeps to itself of them is read here, and only here.
+"""JAX's own stages with a partitioned program inside. All uses of JAX's private interfaces for this are here.
 
-JAX traces a function and lowers it to a `MeshComputation`, which it compiles. `replace_computations` has another one put in the
-place of that, and JAX goes on from there: it donates, puts arguments on devices, calls back Python, keeps what it has compiled,
-and calls the executable from C++, as for any function of `jax.jit`. The one place where all computations pass,
-`jax._src.interpreters.pxla.lower_sharding_computation`, has the same arguments in jax 0.9 to 0.12.
+JAX traces a function and lowers it to a `MeshComputation`, which it compiles. `replace_computations` substitutes another
+computation, and JAX continues with it: it donates, puts arguments on devices, calls back Python, caches what it compiled, and
+calls the executable from C++, as for any function of `jax.jit`. All computations pass through
+`jax._src.interpreters.pxla.lower_sharding_computation`, which has the same arguments in jax 0.9 to 0.12.
 
-What a computation is marked with stands among the compiler options of `jax.jit`, which JAX hands through every transformation:
-a derivative or a batched version of a marked function is marked, too.
+The mark of a computation is one of the compiler options of `jax.jit`, which JAX passes through every transformation: a derivative
+or a batched version of a marked function is marked, too.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def _as_called(ctx: Any, *values: Any, call: Any, **_: Any) -> Any:
 
 
 def _inspected(ctx: Any, value: Any, **parameters: Any) -> Any:
-    kept = ctx.module_context.keepalives
-    number = len(kept)
+    keepalives = ctx.module_context.keepalives
+    number = len(keepalives)
     results = _inspect_sharding_lowering_rule(ctx, value, **parameters)
-    if len(kept) > number:
+    if len(keepalives) > number:
         call = ir.InsertionPoint.current.block.operations[-1]
         call.attributes["call_target_name"] = ir.StringAttr.get(INSPECTION)
         call.attributes["backend_config"] = ir.StringAttr.get(str(number))
@@ -57,20 +57,20 @@ def _inspected(ctx: Any, value: Any, **parameters: Any) -> Any:
 
 
 LOWERING_RULES = ((custom_partitioning_p, _as_called), (inspect_sharding_p, _inspected))
-"""What is within a `custom_partitioning` is a part of the function like any other: whoever partitions the program decides how it
-is sharded. That also tells it to what inspects a sharding, which is named by its number among what JAX keeps alive; JAX names it
-by its address, for XLA."""
+"""The function inside a `custom_partitioning` is lowered like any other code: the partitioner decides its shardings. The
+partitioner also answers functions that inspect a sharding, each named by its number among JAX's keep-alives; JAX names it by its
+address, for XLA."""
 
 
 class _Nested(tuple[Any, ...]):
-    """Compiler options of a function within another one. There JAX refuses options if there are any: it must not see a mark."""
+    """Compiler options of a nested function. JAX refuses nested options if there are any: it must not see a mark."""
 
     def __bool__(self) -> bool:
         return False
 
 
 class Replacement(pxla.MeshComputation):  # type: ignore[misc]
-    """A computation of JAX, of which another program is compiled. Its text stays what JAX has lowered."""
+    """A computation of JAX from which another program is compiled. Its text stays what JAX lowered."""
 
     _executable: Any
 
@@ -79,45 +79,45 @@ class Replacement(pxla.MeshComputation):  # type: ignore[misc]
             setattr(self, name, value)
         self._lock = RLock()
 
-    def made(self) -> ir.Module:
+    def module_to_compile(self) -> ir.Module:
         """The program that is compiled."""
         raise NotImplementedError
 
     def compiler_options(self, devices: Sequence[Any]) -> Mapping[str, OptionValue]:
-        """XLA's options for that program on these devices, beside those that the user has given."""
+        """XLA's options for that program on these devices, besides those of the user."""
         raise NotImplementedError
 
     @property
     def devices(self) -> tuple[Any, ...]:
-        """The devices that the program runs on, in their order; none where all that says so is abstract."""
+        """The devices that the program runs on, in order; none if all are abstract."""
         return _devices(self)
 
     def source(self) -> ir.Module:
-        """The program that JAX has lowered, in a context of our own."""
+        """The program that JAX lowered, in a context of our own."""
         return _copied(refine_polymorphic_shapes(self._hlo) if self._has_sizes_to_refine else self._hlo)
 
     def tell(self, answer: Answer) -> None:
         """Tells a function of `jax.debug.inspect_array_sharding` how a value is sharded, as XLA's partitioner does."""
-        found = OpSharding()
+        sharding = OpSharding()
         if not answer.tiles:
-            found.type = OpSharding.Type.MANUAL
+            sharding.type = OpSharding.Type.MANUAL
         elif not any(size > 1 for size in answer.tiles[:-1]):
-            found.type = OpSharding.Type.REPLICATED
+            sharding.type = OpSharding.Type.REPLICATED
         else:
-            found.type = OpSharding.Type.OTHER
-            found.tile_assignment_dimensions, found.tile_assignment_devices = list(answer.tiles), list(answer.devices)
-            found.replicate_on_last_tile_dim = True
-        self.compile_args["keepalive"][answer.asked](HloSharding.from_proto(found))
+            sharding.type = OpSharding.Type.OTHER
+            sharding.tile_assignment_dimensions, sharding.tile_assignment_devices = list(answer.tiles), list(answer.devices)
+            sharding.replicate_on_last_tile_dim = True
+        self.compile_args["keepalive"][answer.asked](HloSharding.from_proto(sharding))
 
     def unreplaced(self) -> Any:
-        """JAX's own computation, which XLA partitions where it is compiled."""
-        found = object.__new__(pxla.MeshComputation)
-        vars(found).update(vars(self), _executable=None)
-        return found
+        """JAX's own computation, which XLA partitions when it is compiled."""
+        computation = object.__new__(pxla.MeshComputation)
+        vars(computation).update(vars(self), _executable=None)
+        return computation
 
     @property
     def _has_sizes_to_refine(self) -> bool:
-        """Whether a program of symbolic sizes is called, whose sizes here are known."""
+        """Whether the program has symbolic sizes that are known at this call."""
         state = self.compile_args.get("shape_poly_state")
         return state is not None and bool(state.uses_dim_vars)
 
@@ -138,26 +138,26 @@ class Replacement(pxla.MeshComputation):  # type: ignore[misc]
             return super().compile()  # JAX says that it needs some
         replaced = object.__new__(pxla.MeshComputation)
         refined = {**self.compile_args, "shape_poly_state": None} if self._has_sizes_to_refine else self.compile_args
-        vars(replaced).update(vars(self), _hlo=self.made(), _compiler_options_kvs=(), compile_args=refined)
-        given = {**self.compiler_options(devices), **dict(self._compiler_options_kvs), **compiler_options}
-        return replaced.compile(given, device_assignment=device_assignment)
+        vars(replaced).update(vars(self), _hlo=self.module_to_compile(), _compiler_options_kvs=(), compile_args=refined)
+        options = {**self.compiler_options(devices), **dict(self._compiler_options_kvs), **compiler_options}
+        return replaced.compile(options, device_assignment=device_assignment)
 
 
 Replace = Callable[[Any, Any], Any]
-"""What is put in the place of a MeshComputation, by that and by what it is marked with."""
+"""Returns the substitute of a MeshComputation, given it and its mark."""
 
 
 def marked(function: Any, options: Mapping[str, Any], marked_with: Any) -> Any:
-    """`jax.jit(function, **options)`, marked. A function that `jax.jit` has made keeps its options where there are no others."""
+    """`jax.jit(function, **options)`, marked. A function that `jax.jit` made keeps its options if there are no new ones."""
     jitted = function if not options and is_jitted(function) else _jit(function, **options)
-    known = jitted._jit_info
-    given = (option for option in known.compiler_options_kvs if option[0] != MARK)
-    return _cpp_pjit(jitted._fun, known._replace(compiler_options_kvs=(*given, (MARK, marked_with))))
+    info = jitted._jit_info
+    unmarked = (option for option in info.compiler_options_kvs if option[0] != MARK)
+    return _cpp_pjit(jitted._fun, info._replace(compiler_options_kvs=(*unmarked, (MARK, marked_with))))
 
 
 def is_jitted(function: object) -> bool:
-    """Whether `jax.jit` itself has made a function: nnx.jit gives functions that look alike, and so does whatever copies the
-    attributes of a function that it wraps, jax.grad for one."""
+    """Whether `jax.jit` itself made a function. nnx.jit returns functions that look alike, and so does whatever copies the
+    attributes of a function that it wraps, such as jax.grad."""
     return isinstance(function, _JITTED)
 
 
@@ -165,8 +165,8 @@ _JITTED = type(_jit(lambda: None))
 
 
 def replace_computations(by: Replace) -> None:
-    """From now on, what is marked, or holds a function that is, is compiled as what `by` puts in its place. A second time does
-    nothing."""
+    """From now on, a computation that is marked, or contains a marked function, is compiled as its substitute `by`. A second call
+    has no effect."""
     with _making:
         if _originals:
             return
@@ -177,21 +177,23 @@ def replace_computations(by: Replace) -> None:
     def lower_computation(
         jaxpr: Any, *arguments: Any, compiler_options_kvs: Options, lowering_parameters: Any, **named: Any
     ) -> Any:
-        given = tuple(option for option in compiler_options_kvs if option[0] != MARK)
+        unmarked = tuple(option for option in compiler_options_kvs if option[0] != MARK)
         moves = not getattr(jaxpr, "jaxpr", jaxpr).eqns  # as jax.device_put does, whose shardings may be of any devices
         mark = _marked_with(compiler_options_kvs) or _marked_within(jaxpr) or (None if moves else everywhere())
         if mark is None or _is_as_written(lowering_parameters):
-            return lower_as_it_is(jaxpr, *arguments, compiler_options_kvs=given, lowering_parameters=lowering_parameters, **named)
+            return lower_as_it_is(
+                jaxpr, *arguments, compiler_options_kvs=unmarked, lowering_parameters=lowering_parameters, **named
+            )
         rules = (*LOWERING_RULES, *(lowering_parameters.override_lowering_rules or ()))
         inlined = replace(lowering_parameters, override_lowering_rules=rules)
-        lowered = lower_as_it_is(jaxpr, *arguments, compiler_options_kvs=given, lowering_parameters=inlined, **named)
+        lowered = lower_as_it_is(jaxpr, *arguments, compiler_options_kvs=unmarked, lowering_parameters=inlined, **named)
         return by(lowered, mark) if _partitions(lowered) > 1 else lowered
 
     def stage(trace: Any, source: Any, *arguments: Any, **parameters: Any) -> Any:
         options = parameters["compiler_options_kvs"]
         if _marked_with(options) is not None:
-            others = tuple(option for option in options if option[0] != MARK)
-            parameters["compiler_options_kvs"] = others or _Nested(options)
+            unmarked = tuple(option for option in options if option[0] != MARK)
+            parameters["compiler_options_kvs"] = unmarked or _Nested(options)
         return stage_as_it_is(trace, source, *arguments, **parameters)
 
     pxla.lower_sharding_computation = lower_computation
@@ -207,22 +209,22 @@ def _marked_with(options: Options) -> Any:
 
 
 def _marked_within(jaxpr: Any) -> Any:
-    """What the first function is marked with that a jaxpr calls; None where none is."""
-    waiting, seen = [getattr(jaxpr, "jaxpr", jaxpr)], set()
+    """The mark of the first marked function that a jaxpr calls; None if there is none."""
+    waiting, visited = [getattr(jaxpr, "jaxpr", jaxpr)], set()
     while waiting:
-        each = waiting.pop()
-        if id(each) in seen:
+        inner_jaxpr = waiting.pop()
+        if id(inner_jaxpr) in visited:
             continue
-        seen.add(id(each))
-        for eqn in each.eqns:
-            if eqn.primitive is jit_p and (found := _marked_with(eqn.params["compiler_options_kvs"])) is not None:
-                return found
+        visited.add(id(inner_jaxpr))
+        for eqn in inner_jaxpr.eqns:
+            if eqn.primitive is jit_p and (mark := _marked_with(eqn.params["compiler_options_kvs"])) is not None:
+                return mark
             waiting += [getattr(inner, "jaxpr", inner) for inner in jaxprs_in_params(eqn.params)]
     return None
 
 
 def _is_as_written(parameters: Any) -> bool:
-    """Whether a computation is exported, or lowered by `lower`, to be partitioned by whoever asks."""
+    """Whether a computation is exported, or lowered by `lower`, for the caller to partition."""
     return bool(parameters.for_export or parameters.override_lowering_rules == LOWERING_RULES)
 
 
@@ -232,20 +234,20 @@ def _partitions(lowered: Any) -> int:
 
 
 def everywhere() -> Any:
-    """What every computation is marked with (`set_everywhere`); None where none is."""
+    """The mark of all computations (`set_everywhere`); None if there is none."""
     return _marks[_everywhere[0].value] if _everywhere else None
 
 
 def set_everywhere(marked_with: Any) -> Any:
-    """Marks every computation of this process from now on, None those alone that are marked themselves; gives what was set
+    """Marks every computation of this process from now on; None leaves only those that are marked themselves. Returns the mark
     before.
 
-    JAX keeps what it traces and compiles apart by that. The first time it forgets what it has traced before.
+    JAX caches what it traces and compiles by the mark. The first call clears what it has traced before.
     """
     with _making:
         if not _everywhere:
-            said = "how meshbridge partitions every function: the number of the options that it was told, 0 for not at all"
-            _everywhere.append(int_state(_NAME, 0, said, include_in_jit_key=True, include_in_trace_context=True))
+            help_text = "how meshbridge partitions every function: the number of the options that it was told, 0 for not at all"
+            _everywhere.append(int_state(_NAME, 0, help_text, include_in_jit_key=True, include_in_trace_context=True))
         if marked_with not in _marks:
             _marks.append(marked_with)
         before = everywhere()
@@ -256,24 +258,24 @@ def set_everywhere(marked_with: Any) -> Any:
 _NAME = "meshbridge_everywhere"
 _everywhere: list[Any] = []
 _marks: list[Any] = [None]
-"""JAX's settings are numbers and strings, since they are flags of commands too; these are what the numbers stand for."""
+"""JAX's settings are numbers and strings, since they are also command-line flags; these are the values of the numbers."""
 
 
 def lower(jitted: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Lowered:
-    """The Lowered of a jitted function as it is written, by LOWERING_RULES. Raises what JAX raises."""
+    """The Lowered of a jitted function, not partitioned, by LOWERING_RULES. Raises what JAX raises."""
     inlined = lowering.LoweringParameters(override_lowering_rules=LOWERING_RULES)
-    found: Lowered = jitted.trace(*arguments, **named).lower(_private_parameters=inlined)
-    return found
+    lowered: Lowered = jitted.trace(*arguments, **named).lower(_private_parameters=inlined)
+    return lowered
 
 
 def replacement(lowered: Lowered) -> Replacement | None:
-    """What stands in the place of JAX's computation; None where that is compiled as it is."""
-    found = lowered._lowering
-    return found if isinstance(found, Replacement) else None
+    """The substitute of JAX's computation; None if it is compiled unchanged."""
+    computation = lowered._lowering
+    return computation if isinstance(computation, Replacement) else None
 
 
 def module(lowered: Lowered) -> ir.Module:
-    """Its program, in a context of our own: one does not read what another one holds."""
+    """Its program, in a context of our own: contexts do not share what they hold."""
     return _copied(lowered.compiler_ir("stablehlo"))
 
 
@@ -282,7 +284,7 @@ def _copied(held: Any) -> ir.Module:
 
 
 def devices(lowered: Lowered) -> tuple[Any, ...]:
-    """The devices that JAX takes the function to run on, in their order; none where all that says so is abstract."""
+    """The devices on which JAX runs the function, in order; none if all are abstract."""
     return _devices(lowered._lowering)
 
 

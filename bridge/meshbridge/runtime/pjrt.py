@@ -1,6 +1,6 @@
 """Compiles a local program with the PJRT client that JAX holds, and runs it on global arrays.
 
-A local program is what `lower-collectives{form=local}` leaves: `main` on the shapes of one device's shards, devices as XLA
+A local program is the output of `lower-collectives{form=local}`: `main` on the shapes of one device's shards, devices as XLA
 replicas, and on every argument and result the global type, the mesh and the axes that split it (BOUNDARY). The device at
 row-major position p of the mesh is replica `device_ids[p]`; replica r runs on the r-th of the given devices.
 """
@@ -37,7 +37,7 @@ along which devices hold terms of a sum."""
 
 
 MEMORY_KIND = "mhlo.memory_kind"
-"""Attribute of an argument or result: the memory that the caller keeps it in, of those that the device has."""
+"""Attribute of an argument or result: the kind of memory in which the caller keeps it."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class ShardedPort:
     partial: Axes = ()
     "The axes along which devices hold the terms of a sum: JAX's `unreduced`."
     memory: str | None = None
-    "The kind of memory that the program says it is kept in."
+    "The kind of memory that the program asks for."
 
     def fitted(self, label: str, argument: Any) -> Any:
         """`argument`, which diagnostics call by its label, as an array of this shape and type; Python's numbers become one.
@@ -63,13 +63,13 @@ class ShardedPort:
                 return np.asarray(argument, self.dtype)
             except OverflowError:
                 raise MeshError(f"error: {label}: {argument} does not fit in {self.dtype.name}") from None
-        found = _described(argument)
-        if found != f"{self.dtype.name}{list(self.shape)}":
-            raise MeshError(f"error: {label}: expected {self.dtype.name}{list(self.shape)}, found {found}")
+        description = _described(argument)
+        if description != f"{self.dtype.name}{list(self.shape)}":
+            raise MeshError(f"error: {label}: expected {self.dtype.name}{list(self.shape)}, found {description}")
         return argument
 
     def _widens(self, number: complex) -> bool:
-        """Whether a Python number becomes one of this type without loss of its kind, as JAX has it."""
+        """Whether a Python number converts to this type without losing its kind, as in JAX."""
         kinds: tuple[Any, ...] = (np.bool_, np.integer, np.floating, np.complexfloating)
         own = next(rank for rank, kind in enumerate(kinds) if jax.numpy.issubdtype(self.dtype, kind))
         return own >= _NUMBERS.index(type(number)) and (own > 0) == (type(number) is not bool)
@@ -79,17 +79,17 @@ class ShardedPort:
         return tuple(size * mesh.group_size(axes) for size, axes in zip(self.shard_shape, self.split, strict=True))
 
     def in_parts(self, mesh: Mesh) -> bool:
-        """Whether it is split along a sub-axis, for which a PartitionSpec has no name."""
+        """Whether it is split along a sub-axis, which a PartitionSpec cannot name."""
         axes = (*self.split, tuple(sorted(self.partial)))
         return whole_split(mesh, axes) != axes
 
     def spec(self, mesh: Mesh) -> PartitionSpec:
-        """The split as JAX writes it, by names of mesh axes; of their parts, where it is `in_parts`."""
+        """The split as JAX writes it, by names of mesh axes, or of sub-axes if it is `in_parts`."""
         in_parts = self.in_parts(mesh)
         *names, unreduced = (
             tuple(map(mesh.axis_name, axes)) if in_parts else mesh.labels(axes) for axes in (*self.split, self.partial)
         )
-        return PartitionSpec(*(each or None for each in names), unreduced=set(unreduced))
+        return PartitionSpec(*(entry or None for entry in names), unreduced=set(unreduced))
 
 
 def _without_terms(spec: PartitionSpec) -> PartitionSpec:
@@ -98,7 +98,7 @@ def _without_terms(spec: PartitionSpec) -> PartitionSpec:
 
 
 _NUMBERS = (bool, int, float, complex)
-"""Python's own, each of which holds those before it."""
+"""Python's numbers, each of which contains those before it."""
 
 
 def _described(argument: Any) -> str:
@@ -111,14 +111,14 @@ def _described(argument: Any) -> str:
 
 
 def check_number(ports: Sequence[ShardedPort], arguments: Sequence[Any]) -> None:
-    """Raises MeshError unless there are as many arguments as the program takes."""
+    """Raises MeshError for another number of arguments than the program's."""
     if len(arguments) != len(ports):
         raise MeshError(f"error: the program takes {len(ports)} arguments, {len(arguments)} given")
 
 
 @dataclass(frozen=True, eq=False)  # jax.jit hashes what it is given
 class Executable:
-    """A compiled local program. Call it as the JAX function that it came from, else with one global array per argument."""
+    """A compiled local program. Call it like the JAX function that it came from, or with one global array per argument."""
 
     mesh: Mesh
     inputs: tuple[ShardedPort, ...]
@@ -134,7 +134,7 @@ class Executable:
 
     @cached_property
     def _mesh_of_parts(self) -> jax.sharding.Mesh:
-        """The same with sub-axes as axes of their own."""
+        """The mesh with sub-axes as axes."""
         return self._mesh_of([(self.mesh.axis_name(axis), size) for axis, size in enumerate(self.mesh.shape)])
 
     def _mesh_for(self, port: ShardedPort) -> jax.sharding.Mesh:
@@ -149,13 +149,13 @@ class Executable:
 
     @cached_property
     def _unreduced(self) -> set[str]:
-        """The axes that JAX must have as explicit ones, since devices along them hold terms of a sum."""
+        """The axes that must be explicit in JAX, since devices along them hold terms of a sum."""
         partial = {axis for port in (*self.inputs, *self.outputs) for axis in port.partial}
         return {self.mesh.axis_name(axis) for axis in partial} | set(self.mesh.labels(sorted(partial)))
 
     def sharding(self, port: ShardedPort) -> NamedSharding:
-        """How JAX says how an argument or result is sharded. Its PartitionSpecs name whole axes: one that is sharded along the
-        sub-axis `"x":(1)2` is on a mesh whose axes are parts, by the names `x:(1)2` and so on."""
+        """The sharding of an argument or result. PartitionSpecs name whole axes: one that is split along the sub-axis `"x":(1)2`
+        is on a mesh whose axes are sub-axes, with the names `x:(1)2` and so on."""
         return NamedSharding(self._mesh_for(port), port.spec(self.mesh), memory_kind=port.memory)
 
     def hlo_text(self) -> str:
@@ -163,25 +163,24 @@ class Executable:
         return self.loaded.hlo_text()
 
     def as_text(self) -> str:
-        """The same, by the name that `jax.stages.Compiled` has for it."""
+        """The optimised HLO, under the name that `jax.stages.Compiled` has for it."""
         return self.hlo_text()
 
     def memory_analysis(self) -> Any:
-        """XLA's `CompiledMemoryStats`, as of a `jax.stages.Compiled`: bytes of a device."""
+        """XLA's `CompiledMemoryStats`, as from a `jax.stages.Compiled`: bytes of a device."""
         return self.loaded.memory
 
     def cost_analysis(self) -> dict[str, float]:
-        """What XLA estimates of one device's program, by its own names (`flops`), as of a `jax.stages.Compiled`."""
+        """XLA's estimates for one device's program, by its own names (`flops`), as from a `jax.stages.Compiled`."""
         return self.loaded.cost
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Runs on global arrays of numpy or JAX. Gives global `jax.Array`s, sharded as the program left them, in the tree of the
-        JAX function that the program came from, in a list for a bare module.
+        """Runs on global arrays of numpy or JAX. Returns global `jax.Array`s with the program's shardings, in the tree of the JAX
+        function that the program came from, or in a list for a bare module.
 
-        Within a function that JAX traces, it is part of that function. A result whose shards do not come out even is given
-        without its padding, in a sharding of JAX's choice.
-        Raises MeshError for arguments of the wrong number, structure, shape or type, and for a result that XLA does not leave in
-        the memory that the program says.
+        Inside a function that JAX traces, the call becomes part of that function. A result with uneven shards is returned without
+        its padding, in a sharding of JAX's choice. Raises MeshError for arguments of the wrong number, structure, shape or type,
+        and for a result that XLA leaves in another memory than the program's.
         """
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((arguments, named))):
             return self._trace(arguments, named)
@@ -195,14 +194,14 @@ class Executable:
         check_number(self.inputs, arguments)
         fitted = [port.fitted(label, argument) for port, label, argument in zip(self.inputs, labels, arguments, strict=True)]
         if len(processes.of(self.loaded.devices)) > 1:
-            fitted = [each if _is_spread(each) else np.asarray(each) for each in fitted]
-            held = {label: each for label, each in zip(labels, fitted, strict=True) if not _is_spread(each)}
-            processes.require_same_values(held, self.loaded.devices)
-        sharded = [self._shard(*each) for each in zip(self.inputs, labels, fitted, strict=True)]
+            fitted = [value if _is_spread(value) else np.asarray(value) for value in fitted]
+            own_values = {label: value for label, value in zip(labels, fitted, strict=True) if not _is_spread(value)}
+            processes.require_same_values(own_values, self.loaded.devices)
+        sharded = [self._shard(*entry) for entry in zip(self.inputs, labels, fitted, strict=True)]
         return [self._join(port, shards) for port, shards in zip(self.outputs, self.loaded.run(sharded), strict=True)]
 
     def _trace(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """The call within a function that JAX traces, on this executable's devices."""
+        """The call inside a function that JAX traces, on this executable's devices."""
         if self.calling is None:
             hint = "compile a jax.export.Exported, or a jitted function with its arguments"
             raise MeshError(f"error: an executable of a bare module cannot be part of a function that JAX traces\n  hint: {hint}")
@@ -211,7 +210,7 @@ class Executable:
     def _shard(self, port: ShardedPort, label: str, argument: Any) -> jax.Array:
         target = self.sharding(port)
         if _is_spread(argument) and argument.sharding.device_set != target.device_set:
-            has, takes = (_described_devices(each.device_set) for each in (argument.sharding, target))
+            has, takes = (_described_devices(sharding.device_set) for sharding in (argument.sharding, target))
             hint = "compile for the devices that arrays are on, with devices="
             raise MeshError(f"error: {label}: the array is on {has}, expected {takes}\n  hint: {hint}")
         # Without this JAX would silently make 32-bit numbers of 64-bit ones.
@@ -221,8 +220,8 @@ class Executable:
         return placed if not self.mesh.device_ids else self._in_device_order(placed)
 
     def _as_terms(self, target: NamedSharding, argument: Any) -> jax.Array:
-        """An unreduced array as it is given. Of any other array, the first device of each group holds the value, which others add
-        nothing to."""
+        """An unreduced array unchanged. For any other array, the first device of each group holds the value, and the others
+        zeros."""
         if isinstance(argument, jax.Array) and argument.sharding.is_equivalent_to(target, argument.ndim):
             return jax.device_put(argument, target)
         mesh, split = target.mesh, _without_terms(target.spec)
@@ -236,13 +235,15 @@ class Executable:
         return jax.make_array_from_single_device_arrays(whole.shape, target, shards)
 
     def _in_device_order(self, placed: jax.Array) -> jax.Array:
-        """The same buffers as the client takes them: by position in `devices`, whatever the mesh's own order."""
+        """The same buffers in the client's order: by position in `devices`, whatever the mesh's order."""
         buffers = {shard.device: shard.data for shard in placed.addressable_shards}
         memory = placed.sharding.memory_kind
-        each = NamedSharding(jax.sharding.Mesh(np.array(self.loaded.devices), ("replica",)), PartitionSpec(), memory_kind=memory)
+        replicated = NamedSharding(
+            jax.sharding.Mesh(np.array(self.loaded.devices), ("replica",)), PartitionSpec(), memory_kind=memory
+        )
         shape = placed.sharding.shard_shape(placed.shape)
         return jax.make_array_from_single_device_arrays(
-            shape, each, [buffers[device] for device in self.loaded.devices if device in buffers]
+            shape, replicated, [buffers[device] for device in self.loaded.devices if device in buffers]
         )
 
     def _join(self, port: ShardedPort, shards: Sequence[Any]) -> jax.Array:
@@ -258,25 +259,25 @@ class Executable:
 
 
 def _is_spread(argument: Any) -> bool:
-    """Whether it is an array that this process does not hold whole."""
+    """Whether this process does not hold all of the array."""
     return isinstance(argument, jax.Array) and not argument.is_fully_addressable
 
 
 def _put(argument: Any, target: NamedSharding) -> jax.Array:
-    """An array in a sharding. Of values that every process has whole, JAX takes those alone in which nothing is NaN."""
+    """An array in a sharding. JAX itself takes values that every process holds only if nothing in them is NaN."""
     if target.is_fully_addressable or _is_spread(argument):
         return jax.device_put(argument, target)
     return processes.spread(argument, target)
 
 
 def _padded(argument: Any, shape: Sequence[int], target: NamedSharding) -> Any:
-    """The array with zeros behind it up to a shape."""
+    """The array padded with zeros at the end, up to a shape."""
     if tuple(argument.shape) == tuple(shape):
         return argument
-    behind = [(0, more - size) for more, size in zip(shape, argument.shape, strict=True)]
+    padding = [(0, target_size - size) for target_size, size in zip(shape, argument.shape, strict=True)]
     if not _is_spread(argument):
-        return np.pad(np.asarray(argument), behind)
-    return jax.jit(lambda array: jax.numpy.pad(array, behind), out_shardings=target)(argument)
+        return np.pad(np.asarray(argument), padding)
+    return jax.jit(lambda array: jax.numpy.pad(array, padding), out_shardings=target)(argument)
 
 
 def _described_devices(devices: Iterable[Any]) -> str:
@@ -285,7 +286,7 @@ def _described_devices(devices: Iterable[Any]) -> str:
 
 
 def whole(array: jax.Array) -> np.ndarray[Any, Any]:
-    """The value of a global array: where its devices hold the terms of a sum, their sum."""
+    """The value of a global array: the sum of the terms, if its devices hold terms of a sum."""
     sharding = array.sharding
     if not isinstance(sharding, NamedSharding) or not sharding.spec.unreduced:
         return np.asarray(array)
@@ -293,29 +294,33 @@ def whole(array: jax.Array) -> np.ndarray[Any, Any]:
     naming = {*sharding.spec.unreduced, *(name for entry in split for name in (entry if isinstance(entry, tuple) else (entry,)))}
     copies = [axis for axis, name in enumerate(mesh.axis_names) if name not in naming]
     indices = NamedSharding(mesh, split).devices_indices_map(array.shape)
-    held = {shard.device: shard.data for shard in array.addressable_shards}
+    shard_of = {shard.device: shard.data for shard in array.addressable_shards}
     total = np.zeros(array.shape, array.dtype)
     for device, coordinates in zip(mesh.devices.flat, np.ndindex(mesh.devices.shape), strict=True):
         if not any(coordinates[axis] for axis in copies):
-            total[indices[device]] += np.asarray(held[device])
+            total[indices[device]] += np.asarray(shard_of[device])
     return total
 
 
 def devices_for(module: ir.Module, available: Sequence[Any] | None = None, arguments: Any = ()) -> tuple[Any, ...]:
     """The first of the `available` devices, as many as the mesh of a program has.
 
-    By default a program for one device runs on one of this process, any other on the devices of the `arguments`, a tree, in the
-    order of their mesh, where that has as many; else on the first of JAX's.
-    Raises MeshError where there are fewer, and where all of them are of other processes.
+    By default a program for one device runs on a device of this process, and any other on the devices of the `arguments`, a tree,
+    in the order of their mesh, if that has as many; else on the first of JAX's devices. Raises MeshError if there are fewer, and
+    if all of them belong to other processes.
     """
     mesh = mesh_or_single(module)
     if available is None and mesh.size == 1:
         available = jax.local_devices()
     elif available is None:
         meshes = (getattr(getattr(leaf, "sharding", None), "mesh", None) for leaf in jax.tree.leaves(arguments))
-        theirs = (tuple(each.devices.flat) for each in meshes if isinstance(each, jax.sharding.Mesh))
+        argument_devices = (
+            tuple(argument_mesh.devices.flat) for argument_mesh in meshes if isinstance(argument_mesh, jax.sharding.Mesh)
+        )
         # A program that has an order of devices itself means that of JAX's.
-        available = next((each for each in theirs if len(each) == mesh.size and not mesh.device_ids), jax.devices())
+        available = next(
+            (candidate for candidate in argument_devices if len(candidate) == mesh.size and not mesh.device_ids), jax.devices()
+        )
     if mesh.size > len(available):
         raise MeshError(f"error: mesh @{mesh.name} needs {mesh.size} devices, there are {len(available)}")
     used = tuple(available[: mesh.size])
@@ -359,9 +364,9 @@ def _check_memories(ports: Iterable[ShardedPort], device: Any) -> None:
 
 
 def compile_whole(module: ir.Module, device: Any) -> Executable:
-    """Compiles a program on global shapes, without shardings, for one device, as it stands: XLA does everything.
+    """Compiles a program on global shapes, without shardings, for one device, without any pass of ours.
 
-    Changes the module's name of its entry point. Raises MeshError for a program that XLA refuses.
+    Changes the name of the module's entry point. Raises MeshError for a program that XLA refuses.
     """
     inputs, outputs = boundary(module)
     return Executable(Mesh("mesh", ()), tuple(inputs), tuple(outputs), _load(module, (device,)))
@@ -390,8 +395,8 @@ def _port(main: ir.Operation, kind: ir.Type, entry: dict[str, ir.Attribute]) -> 
         raise OpError(main, f"has a boundary of type {kind}, expected static shapes")
     dtype = _dtype(main, local.element_type)
     memory = ir.StringAttr(entry[MEMORY_KIND]).value if MEMORY_KIND in entry else None
-    held = read_boundary(entry, local)
-    return ShardedPort(held.shape, tuple(local.shape), dtype, held.split, held.partial, memory)
+    port = read_boundary(entry, local)
+    return ShardedPort(port.shape, tuple(local.shape), dtype, port.split, port.partial, memory)
 
 
 def _dtype(main: ir.Operation, element: ir.Type) -> np.dtype[Any]:
@@ -403,18 +408,18 @@ def _dtype(main: ir.Operation, element: ir.Type) -> np.dtype[Any]:
 
 
 def _strip(module: ir.Module, main: ir.Operation) -> None:
-    """Removes what XLA does not know: mesh symbols, the `meshbridge.*` attributes of the boundary."""
+    """Removes what XLA does not know: mesh symbols, and the `meshbridge.*` attributes of the boundary."""
     with module.context:
         for side in mlir.SIDES:
-            kept = [{name: entry[name] for name in entry.keys() - set(BOUNDARY)} for entry in mlir.entries(main, side)]
-            mlir.set_entries(main, side, kept)
+            remaining = [{name: entry[name] for name in entry.keys() - set(BOUNDARY)} for entry in mlir.entries(main, side)]
+            mlir.set_entries(main, side, remaining)
         for op in list(module.body.operations):
             if op.operation.name == ops.MeshOp.OPERATION_NAME:
                 op.operation.erase()
 
 
 def _refuse_callbacks(module: ir.Module) -> None:
-    """Raises OpError for a call of a Python function: it is not in the module, and XLA ends the process that runs one without."""
+    """Raises OpError for a call of a Python function: the module does not contain it, and running it would end the process."""
     for op in mlir.walk_all(module):
         if op.name == mlir.CUSTOM_CALL and is_callback(op):
             hint = "meshbridge.jit runs jax.pure_callback and jax.debug.print, as jax.jit does"

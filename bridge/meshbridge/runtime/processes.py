@@ -1,8 +1,8 @@
-"""The processes that run one program together: that all have decided the same, and arrays that none of them holds whole.
+"""The processes that run one program together: that all decided the same, and arrays that no process holds whole.
 
-Devices wait for each other in every collective. Processes whose plans differ would wait for ever, or exchange what does not
-belong together, so each says by the key-value store of `jax.distributed` what it is about to run, before it runs. One process,
-the first that has some of the devices, reads what all have said and answers: every other one writes once and reads twice.
+Devices wait for each other in every collective. Processes with different plans would wait forever, or exchange data that does not
+belong together. So each process writes what it is about to run into the key-value store of `jax.distributed`. One process, the
+first that has some of the devices, reads all entries and answers: every other process writes once and reads twice.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
 
 WAIT_VARIABLE = "MESHBRIDGE_PROCESS_TIMEOUT"
-"""Environment variable: seconds for which a process waits for the others to come to the same program."""
+"""Environment variable: seconds for which a process waits for the others to reach the same program."""
 
 WAIT = 600.0
 """Hosts partition a program of 100,000 ops in a minute, and may start minutes apart where each loads data first."""
 
 Facts = Mapping[str, str]
-"""What a process says that it is about to run, by the name of each part."""
+"""What a process is about to run, by the name of each part."""
 
 
 def of(devices: Sequence[Any]) -> tuple[int, ...]:
-    """The numbers of the processes that have some of JAX's `devices`, in order; none where the devices are not there."""
+    """The numbers of the processes that have some of JAX's `devices`, in order; none for ahead-of-time devices."""
     if not devices or isinstance(devices[0].client, mlir.CompileOnlyClient):
         return ()
     return tuple(sorted({device.process_index for device in devices}))
 
 
 def own_device(devices: Sequence[Any]) -> Any:
-    """The first of the `devices` that this process has, any of those that are not there."""
+    """The first of the `devices` that this process has, or any ahead-of-time device."""
     if len(of(devices)) < 2:
         return devices[0]
     return next(device for device in devices if device.process_index == jax.process_index())
 
 
 def digest(module: ir.Module) -> str:
-    """A hash of a program's text without source locations, in which processes that run from other folders would differ."""
+    """A hash of a program's text without source locations, which differ between processes in different folders."""
     text = module.operation.get_asm(enable_debug_info=False)
     return hashlib.blake2b(str(text).encode(), digest_size=16).hexdigest()
 
@@ -62,9 +62,10 @@ def signature(module: ir.Module) -> str:
 
 @dataclass(frozen=True)
 class Agreement:
-    """That the processes which have some of the `available` devices come to the same programs in the same order.
+    """Checks that the processes with some of the `available` devices come to the same programs in the same order.
 
-    As a context it tells the others when this process fails, so that they stop as well. Within one process it does nothing.
+    As a context manager it tells the others if this process fails, so that they stop as well. In a single process it does
+    nothing.
     """
 
     available: Sequence[Any]
@@ -79,12 +80,12 @@ class Agreement:
     def require(
         self, used: Sequence[Any], plan: ir.Module | None = None, facts: Mapping[str, Any] = MappingProxyType({})
     ) -> None:
-        """Waits until the processes of the `used` devices have come here. Raises Disagreement unless all have the same plan, by
-        the same facts, for the same devices."""
+        """Waits for the processes of the `used` devices. Raises Disagreement unless all have the same plan, from the same facts,
+        for the same devices."""
         if not _shared(used):
             return
-        said = {name: str(value) for name, value in facts.items()} | {"devices": str([device.id for device in used])}
-        _Meeting(of(used)).meet(said | _versions() | ({} if plan is None else {"plan": digest(plan)}))
+        own_facts = {name: str(value) for name, value in facts.items()} | {"devices": str([device.id for device in used])}
+        _Meeting(of(used)).meet(own_facts | _versions() | ({} if plan is None else {"plan": digest(plan)}))
 
 
 def _shared(devices: Sequence[Any]) -> bool:
@@ -93,20 +94,20 @@ def _shared(devices: Sequence[Any]) -> bool:
 
 
 def _versions() -> dict[str, str]:
-    """The releases on which a plan, and what XLA makes of it, depend."""
+    """The releases that determine a plan and its compilation by XLA."""
     return {"meshbridge": version("meshbridge"), "jax": jax.__version__, "jaxlib": jaxlib.version.__version__}
 
 
 class Disagreement(MeshError):
-    """What the processes are about to run is not the same program, or some do not come to it."""
+    """The processes are about to run different programs, or some do not come to it."""
 
 
 class Elsewhere(MeshError):
-    """All devices of a program are of other processes: these go on without this one."""
+    """All devices of a program belong to other processes, which continue without this one."""
 
 
 _rounds: Counter[str] = Counter()
-"""How often each group of processes has met: all of them count the same."""
+"""The number of meetings of each group of processes: all members count the same."""
 
 
 class _Meeting:
@@ -128,37 +129,37 @@ class _Meeting:
         _rounds[self.folder] += 1
 
     def fail(self, why: str) -> None:
-        """Tells the others, who find it where they look for this process's facts or for the answer."""
+        """Tells the others, who read it as this process's facts or as the answer."""
         self._say({"failed": why})
         if self.own == self.group[0]:
             self._answer(_failed({self.own: why}))
 
     def meet(self, facts: Facts) -> None:
-        """Raises Disagreement unless all of the group say the same."""
+        """Raises Disagreement unless all members have the same facts."""
         self._say(facts)
-        first = self.group[0]
-        if self.own == first:
+        leader = self.group[0]
+        if self.own == leader:
             answer = self._judge()
             self._answer(answer)
-        elif self._read(first, time.monotonic() + self.wait) is None:
-            answer = self._absent([first])
-        else:  # it may have come as late as that, and then waits for others as long
-            answer = self._get("answer", self.wait + 10) or self._absent([first])
+        elif self._read(leader, time.monotonic() + self.wait) is None:
+            answer = self._absent([leader])
+        else:  # the leader may have come that late, and then waits as long for others
+            answer = self._get("answer", self.wait + 10) or self._absent([leader])
         if answer != _SAME:
             raise Disagreement(answer)
 
     def _judge(self) -> str:
-        """What all are told, once all have come or it takes too long."""
+        """The answer for all, once all have come or time is up."""
         deadline = time.monotonic() + self.wait
-        said = {process: self._read(process, deadline) for process in self.group}
-        absent = [process for process, facts in said.items() if facts is None]
-        if self.number and not absent:  # all have read the answer before, else they would not be here
+        facts_of = {process: self._read(process, deadline) for process in self.group}
+        absent = [process for process, facts in facts_of.items() if facts is None]
+        if self.number and not absent:  # all have read the answer before, or they would not be here
             self.client.key_value_delete(f"{self.folder}/{self.number - 1}")
-        if failures := {process: facts["failed"] for process, facts in said.items() if facts and "failed" in facts}:
+        if failures := {process: facts["failed"] for process, facts in facts_of.items() if facts and "failed" in facts}:
             return _failed(failures)
         if absent:
             return self._absent(absent)
-        return _compared({process: facts for process, facts in said.items() if facts is not None})
+        return _compared({process: facts for process, facts in facts_of.items() if facts is not None})
 
     def _absent(self, processes: Sequence[int]) -> str:
         came = f"{named(processes)} did not come to this program within {self.wait:g} seconds"
@@ -176,7 +177,7 @@ class _Meeting:
         return None if text is None else dict(json.loads(text))
 
     def _get(self, name: str, seconds: float) -> str | None:
-        """What stands under a name, once it does; None where that takes too long."""
+        """The value of a key, once it is set; None after so many seconds."""
         try:
             text: str = self.client.blocking_key_value_get(f"{self.folder}/{self.number}/{name}", max(1, round(seconds * 1000)))
         except jax.errors.JaxRuntimeError as error:
@@ -187,79 +188,81 @@ class _Meeting:
 
 
 def _seconds() -> float:
-    asked = os.environ.get(WAIT_VARIABLE, str(WAIT))
+    text = os.environ.get(WAIT_VARIABLE, str(WAIT))
     try:
-        return float(asked)
+        return float(text)
     except ValueError:
-        raise MeshError(f"error: {WAIT_VARIABLE} is '{asked}', expected a number of seconds") from None
+        raise MeshError(f"error: {WAIT_VARIABLE} is '{text}', expected a number of seconds") from None
 
 
 _SAME = "same"
 
 
 def _failed(failures: Mapping[int, str]) -> str:
-    first, why = next(iter(failures.items()))
-    return f"error: {named(list(failures))} could not compile this program; process {first}: {why}"
+    failed, why = next(iter(failures.items()))
+    return f"error: {named(list(failures))} could not compile this program; process {failed}: {why}"
 
 
-def _compared(said: Mapping[int, Facts]) -> str:
-    """The diagnostic that says who differs from most, and in what."""
-    as_said: defaultdict[str, list[int]] = defaultdict(list)
-    for process, facts in said.items():
-        as_said[json.dumps(facts, sort_keys=True)].append(process)
-    if len(as_said) == 1:
+def _compared(facts_of: Mapping[int, Facts]) -> str:
+    """The diagnostic: who differs from the majority, and in what."""
+    by_facts: defaultdict[str, list[int]] = defaultdict(list)
+    for process, facts in facts_of.items():
+        by_facts[json.dumps(facts, sort_keys=True)].append(process)
+    if len(by_facts) == 1:
         return _SAME
-    most, *others = sorted(as_said.values(), key=len, reverse=True)
-    lines = [f"error: {named([p for some in others for p in some])} would run another program than {named(most)}"]
-    expected = said[most[0]]
-    for some in others:
-        found = said[some[0]]
-        for name in dict.fromkeys((*expected, *found)):
-            if found.get(name) != expected.get(name):
-                lines.append(f"  note: {name} of {named(some)}: {_cut(found.get(name))}, expected {_cut(expected.get(name))}")
+    most, *minorities = sorted(by_facts.values(), key=len, reverse=True)
+    lines = [f"error: {named([p for some in minorities for p in some])} would run another program than {named(most)}"]
+    expected = facts_of[most[0]]
+    for some in minorities:
+        actual = facts_of[some[0]]
+        for name in dict.fromkeys((*expected, *actual)):
+            if actual.get(name) != expected.get(name):
+                lines.append(f"  note: {name} of {named(some)}: {_cut(actual.get(name))}, expected {_cut(expected.get(name))}")
     hint = "check that all have the same versions, options, order of devices, and shapes, types and shardings of arguments"
     return "\n".join([*lines, f"  hint: {hint}"])
 
 
 def _cut(value: str | None) -> str:
-    """A value as a line of a diagnostic holds it."""
+    """A value, shortened for a diagnostic."""
     text = "nothing" if value is None else value or "none"
     return text if len(text) < 200 else f"{text[:200]}…"
 
 
 _SHOWN = 8
-"""Of more processes a diagnostic shows the first ones and their number."""
+"""The most processes that a diagnostic lists."""
 
 
 def named(processes: Sequence[int]) -> str:
-    """`process 3`, `processes 0, 2, 3`, as diagnostics have them."""
+    """`process 3`, `processes 0, 2, 3`, for diagnostics."""
     shown = ", ".join(map(str, processes[:_SHOWN]))
-    more = f" and {len(processes) - _SHOWN} more" if len(processes) > _SHOWN else ""
-    return f"process{'es' if len(processes) > 1 else ''} {shown}{more}"
+    suffix = f" and {len(processes) - _SHOWN} more" if len(processes) > _SHOWN else ""
+    return f"process{'es' if len(processes) > 1 else ''} {shown}{suffix}"
 
 
 def spread(value: np.ndarray[Any, Any], target: jax.sharding.Sharding) -> jax.Array:
-    """A global array of a value that every process has whole. Each takes its own shards from what it has."""
+    """A global array of a value that every process holds. Each process takes its own shards from its value."""
     return jax.make_array_from_callback(value.shape, target, lambda index: value[index], dtype=value.dtype)
 
 
 def require_same_values(values: Mapping[str, np.ndarray[Any, Any]], devices: Sequence[Any]) -> None:
-    """Raises MeshError unless every process has the same values by these labels, bit for bit. Their hashes are exchanged.
+    """Raises MeshError unless every process has the same values for these labels, bit for bit. Only hashes are exchanged.
 
-    Not where some processes have none of the `devices`: JAX's exchange takes part of all.
+    Does nothing if some processes have none of the `devices`: JAX's exchange needs all processes.
     """
     if not values or len(of(devices)) != jax.process_count():
         return
     from jax.experimental import multihost_utils
 
     own = np.stack([np.frombuffer(_hash(value), np.uint8) for value in values.values()])
-    every = np.asarray(multihost_utils.process_allgather(own)).reshape(-1, *own.shape)
+    all_hashes = np.asarray(multihost_utils.process_allgather(own)).reshape(-1, *own.shape)
     for position, label in enumerate(values):
-        differ = [process for process, found in enumerate(every[:, position]) if (found != every[0, position]).any()]
+        differ = [
+            process for process, value_hash in enumerate(all_hashes[:, position]) if (value_hash != all_hashes[0, position]).any()
+        ]
         if differ:
             hint = "jax.make_array_from_process_local_data makes one array of what each process has"
-            found = f"{named(differ)} {'has' if len(differ) == 1 else 'have'} another value than process 0"
-            raise MeshError(f"error: {label}: {found}, expected the same whole array in every process\n  hint: {hint}")
+            text = f"{named(differ)} {'has' if len(differ) == 1 else 'have'} another value than process 0"
+            raise MeshError(f"error: {label}: {text}, expected the same whole array in every process\n  hint: {hint}")
 
 
 def _hash(value: np.ndarray[Any, Any]) -> bytes:

@@ -1,7 +1,7 @@
-"""What every run is compared with: the program as it came, on one device.
+"""The reference of every run: the source program on one device.
 
-XLA alone compiles it, without shardings; nothing that partitions a program has a part in it. Where XLA is known to compute
-something else than the program says, StableHLO's interpreter evaluates it instead.
+XLA alone compiles it, without shardings and without any partitioner. If XLA is known to miscompile it, StableHLO's interpreter
+evaluates it instead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Array = np.ndarray[Any, Any]
 def unsharded(module: ir.Module, inputs: Sequence[Array]) -> list[Array]:
     """The results of `module` on global inputs; `module` itself is not changed.
 
-    Raises MeshError for a program that says what each of several devices does: it has no meaning on one.
+    Raises MeshError for a partitioned program, which has no meaning on one device.
     """
     if is_partitioned(module):
         raise MeshError("<module>: error: the program is partitioned already, it has no unsharded form to compare with")
@@ -42,7 +42,7 @@ def unsharded(module: ir.Module, inputs: Sequence[Array]) -> list[Array]:
 
 
 def _reduces_pieces(op: ir.Operation) -> bool:
-    """XLA reduces each piece of a concatenation, and takes an initial value that is not neutral in once for each."""
+    """XLA reduces each piece of a concatenation separately, and includes an initial value that is not neutral once for each."""
     count = len(op.operands) // 2
     reduced = list(op.operands)[:count]
     kind = body_kind(op)

@@ -1,7 +1,7 @@
-"""Devices that are not there, for the compilers that are: XLA:TPU and XLA:GPU compile ahead of time, on any machine.
+"""Ahead-of-time devices: XLA:TPU and XLA:GPU compile for devices that are not there, on any machine.
 
-Both come in packages of their own, which nothing but `devices` imports. They read the environment as JAX starts, and may end
-their process: whoever compiles for a target does so in a process of its own, started with `environment`.
+The compilers are packages of their own, which only `devices` imports. They read the environment when JAX starts, and may end
+their process: compile for a target in a separate process with `environment`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from meshbridge.machines.machine import Machine
 from meshbridge.machines.target import Target
 
 EXPORT_PLATFORM = {"tpu": "tpu", "gpu": "cuda"}
-"""What jax.export calls the platforms."""
+"""The platforms by jax.export's names."""
 
 PACKAGES = {"tpu": ("libtpu",), "gpu": ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")}
-"""The modules in which the compilers come, any one of which will do."""
+"""The modules that contain each compiler, any one of which is enough."""
 
 _ENVIRONMENT = {
     "tpu": {
@@ -34,7 +34,7 @@ _ENVIRONMENT = {
 
 
 def check_installed(target: Target) -> None:
-    """Raises MeshError where the platform's compiler is not installed. Imports neither it nor JAX."""
+    """Raises MeshError if the platform's compiler is not installed. Imports neither it nor JAX."""
     platform = target.machine.platform
     if not any(_is_there(name) for name in PACKAGES[platform]):
         hint = f"pip install 'meshbridge[{platform}]'"
@@ -44,17 +44,17 @@ def check_installed(target: Target) -> None:
 def _is_there(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of what it is in
+    except ModuleNotFoundError:  # of the enclosing package
         return False
 
 
 def environment(target: Target) -> dict[str, str]:
-    """What must be in the environment of a process that compiles for `target` before it imports JAX."""
+    """The environment of a process that compiles for `target`, to be set before it imports JAX."""
     return {"JAX_PLATFORMS": "cpu"} | _ENVIRONMENT[target.machine.platform]
 
 
 def devices(target: Target) -> tuple[Any, ...]:
-    """The devices of `target`, which programs can be compiled for. Raises MeshError for what the compiler does not know."""
+    """The devices of `target`, for which programs can be compiled. Raises MeshError for what the compiler does not know."""
     import jax
     from jax.experimental import topologies
 
@@ -83,11 +83,11 @@ def target_config(machine: Machine) -> dict[str, Any]:
 
 
 _ENUMERATIONS = frozenset({"feature_extension"})
-"""Fields whose values are words that Protocol Buffers know."""
+"""Fields whose values are enumerators."""
 
 
 def text_proto(fields: Mapping[str, Any]) -> Iterator[str]:
-    """A message as Protocol Buffers write it."""
+    """A message in Protocol Buffers' text format."""
     for name, value in fields.items():
         if isinstance(value, Mapping):
             yield from (f"{name} {{", *text_proto(value), "}")

@@ -1,4 +1,4 @@
-"""XLA, by way of the PJRT client that JAX holds: compiles a module for some devices, runs it, and says what it has made of it."""
+"""Compiles a module with XLA through JAX's PJRT client, runs it, and reports on the executable."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from meshbridge.machines.machine import OptionValue
 
 
 class OptionError(MeshError):
-    """An option that XLA does not know, or a value that it cannot have."""
+    """An option that XLA does not know, or a value that it does not accept."""
 
 
 @dataclass(frozen=True, eq=False)  # jax.jit hashes what it is given
 class Loaded:
-    """A program that XLA has compiled, on the devices that run it, in the order of their logical numbers."""
+    """A compiled program, with the devices that run it in the order of their logical numbers."""
 
     executable: Any
     "What the PJRT client returned."
     devices: tuple[Any, ...]
 
     def run(self, arguments: Sequence[jax.Array]) -> list[list[jax.Array]]:
-        """Each result as what every device has of it."""
-        held: list[list[jax.Array]] = self.executable.execute_sharded(list(arguments)).disassemble_into_single_device_arrays()
-        return held
+        """Each result as one array per device."""
+        results: list[list[jax.Array]] = self.executable.execute_sharded(list(arguments)).disassemble_into_single_device_arrays()
+        return results
 
     def hlo_text(self) -> str:
         """The optimised HLO of one device's program, as XLA runs it."""
         return "\n".join(module.to_string() for module in self.executable.hlo_modules())
 
     def serialize(self) -> bytes:
-        """The executable as bytes that the platform's runtime reads. Raises MeshError where it has none."""
+        """The executable as bytes for the platform's runtime. Raises MeshError if XLA cannot serialize it."""
         try:
             written: bytes = self.executable.serialize()
         except jax.errors.JaxRuntimeError as error:
@@ -49,20 +49,21 @@ class Loaded:
 
     @property
     def memory(self) -> Any:
-        """XLA's `CompiledMemoryStats`: what a device holds of arguments and results, and beside them while it computes."""
+        """XLA's `CompiledMemoryStats`: a device's bytes of arguments and results, and of temporaries."""
         return self.executable.get_compiled_memory_stats()
 
     @property
     def cost(self) -> dict[str, float]:
-        """What XLA estimates of one device's program, by its own names."""
-        found: dict[str, float] = self.executable.cost_analysis()
-        return found
+        """XLA's estimates for one device's program, by its own names."""
+        estimates: dict[str, float] = self.executable.cost_analysis()
+        return estimates
 
 
 _AHEAD_OF_TIME = {"gpu": {"xla_gpu_enable_triton_gemm": False}}
-"""XLA's options by platform where its devices are not there. Nothing can tune Triton's products then: XLA splits those of few
-results along what they contract, with float32 between, for which its model of time has no measurement (docs/targets.md). An MLP
-step of 395 GFLOP over 8 H100 is modelled to compute for 11.0 ms as XLA with Shardy partitions it, by cuBLAS for 0.9."""
+"""XLA's options by platform for ahead-of-time devices. Without a device, Triton's products cannot be tuned: XLA splits those of
+few results along the contracted dimension, with float32 in between, for which its cost model has no measurement
+(docs/targets.md). An MLP step of 395 GFLOP over 8 H100, partitioned by XLA with Shardy, is modelled to compute for 11.0 ms, with
+cuBLAS for 0.9."""
 
 _SCHEDULER: dict[str, Any] = (
     {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
@@ -71,24 +72,24 @@ _SCHEDULER: dict[str, Any] = (
 )
 
 _UNORDERED = {"cpu": _SCHEDULER}
-"""XLA's options by platform where its devices are there, of programs some of whose collectives `order_collectives` has not seen.
-XLA:CPU's default order is made for concurrency: one virtual device may start an independent collective before a loop of
-collectives, and another one after it; the devices then wait for each other forever (docs/devices.md).
+"""XLA's options by platform for present devices, for programs with collectives that `order_collectives` has not seen.
+XLA:CPU's default schedule favours concurrency: one virtual device may start an independent collective before a loop of
+collectives, and another device after it; the devices then wait for each other forever (docs/devices.md).
 
-The other order is depth-first. It computes the gradients of weights after the whole backward pass, so activations live longer:
+The other schedule is depth-first. It computes the gradients of weights after the whole backward pass, so activations live longer:
 an unrolled llama of MaxText, three small layers on 4x2 devices, has 948 KB of temporaries instead of 534 (partitioned by XLA: 975
 and 612)."""
 
 
 def order_collectives(module: ir.Module, devices: Sequence[Any]) -> None:
-    """Has collectives happen in one order on all of `devices`, where those are virtual ones: XLA:CPU keeps none beside loops."""
+    """Orders collectives alike on all of `devices`, if these are virtual: XLA:CPU keeps no order around loops."""
     if len(devices) > 1 and devices[0].client.platform == "cpu":
         OrderCollectives().run(module)
 
 
 def own_options(device: Any, *, ordered: bool) -> dict[str, OptionValue]:
-    """Those of XLA's options that every program is compiled under for devices like this one. The collectives of one that is
-    partitioned, and has passed `order_collectives`, are `ordered`."""
+    """The XLA options for every program on devices like this one. The collectives of a partitioned program that has passed
+    `order_collectives` are `ordered`."""
     if isinstance(device.client, mlir.CompileOnlyClient):
         return dict(_AHEAD_OF_TIME.get(device.client.platform, {}))
     return {} if ordered else dict(_UNORDERED.get(device.client.platform, {}))
@@ -124,16 +125,16 @@ def compile_module(
     try:
         return Loaded(_compile(module, used, options), used)
     except jax.errors.JaxRuntimeError as error:
-        said = str(error).splitlines()[0]
-    if compiler_options and _refuses_options(used, options, said):
+        message = str(error).splitlines()[0]
+    if compiler_options and _refuses_options(used, options, message):
         hint = "they are those that were given, and those of the machine's file unless compiler-options is 'default'"
-        raise OptionError(f"error: XLA does not take the compiler options: {said}\n  hint: {hint}")
+        raise OptionError(f"error: XLA does not take the compiler options: {message}\n  hint: {hint}")
     _refuse_other_dialects(module)
-    raise MeshError(f"<module>: error: XLA cannot compile the program: {said}")
+    raise MeshError(f"<module>: error: XLA cannot compile the program: {message}")
 
 
 def _compile(module: ir.Module, devices: tuple[Any, ...], options: Any) -> Any:
-    """What the PJRT client makes of a module. Raises XLA's own errors."""
+    """The PJRT client's executable for a module. Raises XLA's own errors."""
     client, assigned = devices[0].client, xla_client.DeviceList(devices)
     if isinstance(client, mlir.CompileOnlyClient):
         return client.compile(module, assigned, options)
@@ -144,33 +145,33 @@ def _compile(module: ir.Module, devices: tuple[Any, ...], options: Any) -> Any:
 
 
 DIALECTS = frozenset({"builtin", "chlo", "func", "mhlo", "mpmd", "sdy", "stablehlo"})
-"""Whose ops XLA compiles, though not each of them."""
+"""The dialects that XLA compiles, though not each op of them."""
 
 
 def _refuse_other_dialects(module: ir.Module) -> None:
     """Raises OpError at the first op of a dialect that XLA does not compile, such as `arith` or `math`."""
-    others = [op for op in mlir.walk_all(module) if op.name.partition(".")[0] not in DIALECTS]
-    if others:
-        names = ", ".join(sorted({op.name for op in others}))
+    foreign = [op for op in mlir.walk_all(module) if op.name.partition(".")[0] not in DIALECTS]
+    if foreign:
+        names = ", ".join(sorted({op.name for op in foreign}))
         hint = (
             f"write the payload in StableHLO to run it; meshbridge partition --emit local has it as it is. All such ops: {names}"
         )
-        raise OpError(others[0], "cannot be compiled by XLA, which takes StableHLO and CHLO", hint=hint)
+        raise OpError(foreign[0], "cannot be compiled by XLA, which takes StableHLO and CHLO", hint=hint)
 
 
-def _refuses_options(devices: tuple[Any, ...], options: Any, said: str) -> bool:
-    """Whether XLA says the same of a program that does nothing: then it is about the options."""
+def _refuses_options(devices: tuple[Any, ...], options: Any, message: str) -> bool:
+    """Whether XLA gives the same message for a program that does nothing: then the options are at fault."""
     nothing = ir.Module.parse("func.func @main() { return }", mlir.context())
     try:
         _compile(nothing, devices, options)
     except jax.errors.JaxRuntimeError as error:
-        return str(error).splitlines()[0] == said
+        return str(error).splitlines()[0] == message
     return False
 
 
 def _find_lapack() -> None:
-    """Has jaxlib look up the routines of LAPACK, as JAX does when it traces a call of one: a program that comes from a file would
-    jump to nowhere."""
+    """Makes jaxlib look up the routines of LAPACK, as JAX does when it traces a call of one: a program from a file would
+    otherwise jump to an unresolved address."""
     from jaxlib import lapack
 
     prepare: Any = lapack.prepare_lapack_call  # without types
