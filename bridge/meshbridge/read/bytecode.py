@@ -1,4 +1,4 @@
-"""What MLIR bytecode says of itself without being parsed: who wrote it, and the dialects that it needs.
+"""What MLIR bytecode tells without being parsed: its producer, and the dialects that it needs.
 
 A file is the magic, a version, the producer up to a zero byte, then sections, each a number, a length and perhaps padding.
 Integers are of variable length: the number of low zero bits of the first byte is the number of bytes that follow it.
@@ -16,47 +16,47 @@ _STRINGS, _DIALECTS, _DIALECT_VERSION = 0, 1, 7
 
 
 def producer(data: bytes) -> bytes | None:
-    """Who wrote this MLIR bytecode (`MLIR22.1.0`, `StableHLO_v1.15.0`), or None if it is not bytecode."""
+    """The producer of this MLIR bytecode (`MLIR22.1.0`, `StableHLO_v1.15.0`), or None if it is not bytecode."""
     return data[len(MAGIC) + 1 :].split(b"\0", 1)[0] if data.startswith(MAGIC) else None
 
 
 def dialects(data: bytes) -> frozenset[str]:
-    """The dialects of all ops, types and attributes in MLIR bytecode, registered or not. Raises ValueError for what is none."""
+    """The dialects of all ops, types and attributes in MLIR bytecode, registered or not. Raises ValueError for other data."""
     named = producer(data)
     if named is None:
         raise ValueError("not MLIR bytecode")
     sections = dict(_sections(_ByteReader(data, len(MAGIC) + 1 + len(named) + 1)))
     strings = list(_strings(sections[_STRINGS]))
     reader = sections[_DIALECTS]
-    found = []
+    names = []
     for _ in range(reader.integer()):
         index, is_versioned = divmod(reader.integer(), 2)
-        found.append(strings[index].decode())
+        names.append(strings[index].decode())
         if is_versioned:
             reader.section()
-    return frozenset(found)
+    return frozenset(names)
 
 
 class _ByteReader:
-    """Bytes, and how far they are read."""
+    """Bytes, with a read position."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data = data
         self.at = at
 
     def take(self, count: int) -> bytes:
-        taken = self.data[self.at : self.at + count]
-        if len(taken) < count:
+        chunk = self.data[self.at : self.at + count]
+        if len(chunk) < count:
             raise ValueError("bytecode ends early")
         self.at += count
-        return taken
+        return chunk
 
     def integer(self) -> int:
-        first = self.take(1)[0]
-        if not first:
+        lead = self.take(1)[0]
+        if not lead:
             return int.from_bytes(self.take(8), "little")
-        following = (first & -first).bit_length() - 1
-        return int.from_bytes(bytes((first,)) + self.take(following), "little") >> (following + 1)
+        following = (lead & -lead).bit_length() - 1
+        return int.from_bytes(bytes((lead,)) + self.take(following), "little") >> (following + 1)
 
     def section(self) -> tuple[int, _ByteReader]:
         """The number of the section that begins here, and its content."""
@@ -73,6 +73,6 @@ def _sections(reader: _ByteReader) -> Iterator[tuple[int, _ByteReader]]:
 
 
 def _strings(reader: _ByteReader) -> Iterator[bytes]:
-    """Their lengths, zero bytes included, stand before them, the last one first."""
+    """Their lengths, zero bytes included, precede them, the last one first."""
     for length in reversed([reader.integer() for _ in range(reader.integer())]):
         yield reader.take(length)[:-1]

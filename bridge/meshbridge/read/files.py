@@ -30,12 +30,12 @@ def read_bytes(path: str) -> bytes:
 
 
 def display_name(path: str) -> str:
-    """What diagnostics call an input."""
+    """The name of an input in diagnostics."""
     return "<stdin>" if path == "-" else path
 
 
 def parse_program(data: bytes, name: str, dims: Mapping[str, int] | None = None) -> Program:
-    """The program that `data` holds, in a new context, with these sizes of its symbols; diagnostics call it `name`.
+    """The program in `data`, in a new context, with these sizes of its symbols; diagnostics call it `name`.
 
     Raises MeshError.
     """
@@ -52,7 +52,7 @@ def parse_program(data: bytes, name: str, dims: Mapping[str, int] | None = None)
 
 @contextmanager
 def _bindings_errors(name: str) -> Iterator[None]:
-    """Turns what MLIR's bindings raise over a damaged binary into diagnostics."""
+    """Turns the errors of MLIR's bindings for a damaged binary into diagnostics."""
     try:
         yield
     except MeshError:
@@ -64,15 +64,15 @@ def _bindings_errors(name: str) -> Iterator[None]:
 
 
 def warn(program: Program) -> None:
-    """Warns of annotations that contradict each other, by a ShardingWarning for each."""
+    """Warns of annotations that contradict each other, with a ShardingWarning for each."""
     for text in undefined_chains(program.module):
         warnings.warn(ShardingWarning(program.format.wording(text)), stacklevel=3)
 
 
 @contextmanager
 def about(name: str, wording: Callable[[str], str] = str) -> Iterator[None]:
-    """Names the input in diagnostics that speak of the module and so have no line in it; `wording` puts them into
-    the terms of the input's spelling (see `formats.Format`). Work that needs more memory than there is ends in one, too."""
+    """Names the input in diagnostics about the module that have no line; `wording` puts them into the terms of the input's
+    spelling (see `formats.Format`). Also turns a lack of memory into a diagnostic."""
     try:
         yield
     except MemoryError as error:
@@ -91,7 +91,7 @@ def about(name: str, wording: Callable[[str], str] = str) -> Iterator[None]:
 def write_bytes(path: str, data: bytes) -> None:
     """Writes a file completely or not at all: under another name first, then renamed. `-` is standard output.
 
-    Raises MeshError, also for data that is no text where standard output is a terminal.
+    Raises MeshError, also for binary data if standard output is a terminal.
     """
     if path == "-":
         if sys.stdout.isatty() and not formats.TEXT.detect(data):
@@ -116,7 +116,7 @@ def write_bytes(path: str, data: bytes) -> None:
 
 
 def refuse_unwritable(path: str) -> None:
-    """Raises MeshError as `write_bytes` would, before there is anything to write; what is no plain file is left to that."""
+    """Raises MeshError as `write_bytes` would, before there is anything to write; leaves devices and pipes to that."""
     target = Path(path)
     with _writing(path):
         if target.is_dir():
@@ -134,7 +134,7 @@ def _os_error(number: int) -> OSError:
 
 
 def _umask() -> int:
-    """The process's umask, which can only be read by setting it; mkstemp makes files that nobody else can read."""
+    """The process's umask, which can only be read by setting it; mkstemp creates files that only the owner can read."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

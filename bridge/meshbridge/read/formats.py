@@ -1,10 +1,10 @@
-"""The registry of file formats and sharding notations: the mesh side meets its converters here, and only here.
+"""The registry of file formats and sharding notations: the only place where meshbridge meets its converters.
 
 A *format* is how a program is written in a file (MLIR text, bytecode, a `jax.export` artifact); it is recognised by content.
-A *notation* is how a StableHLO module carries shardings (`sdy`, `mhlo.sharding`); it is turned into mesh IR and back.
+A *notation* is how a StableHLO module carries shardings (`sdy`, `mhlo.sharding`); it is converted into mesh IR and back.
 
-Both come from the entry-point group `meshbridge.converters`: an entry point names a Format or a Notation, so that anyone can
-add one without meshbridge importing it.
+Both come from the entry-point group `meshbridge.converters`: an entry point names a Format or a Notation, so anyone can add one
+without meshbridge importing it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ENTRY_POINTS = "meshbridge.converters"
 
 
 def deferred(name: str) -> Callable[..., Any]:
-    """The function `module:name`, whose module is imported when it is first called: a program needs few of the converters."""
+    """The function `module:name`. Its module is imported at the first call: a program needs few of the converters."""
     module, _, function = name.partition(":")
 
     def call(*arguments: Any, **named: Any) -> Any:
@@ -43,27 +43,27 @@ class Calling(Protocol):
 
     @property
     def count(self) -> int:
-        """How many arrays the arguments are, leaves of their trees."""
+        """The number of arrays in the arguments: leaves of their trees."""
 
     @property
     def kept(self) -> Sequence[int]:
-        """The positions of those among them that the module's entry point takes; the others it does not read."""
+        """The positions of the arrays that the module's entry point takes; it does not read the others."""
 
     def labels(self) -> Sequence[str]:
-        """What diagnostics call the arguments of the module's entry point, in order: `args[0]['weights']`."""
+        """The names of the entry point's arguments in diagnostics, in order: `args[0]['weights']`."""
 
     def flatten(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
         """The arrays that the entry point takes. Raises MeshError for arguments of another structure."""
 
     def unflatten(self, results: Sequence[Any]) -> Any:
-        """What the caller gets, of the arrays that the entry point returns."""
+        """The caller's results, from the arrays that the entry point returns."""
 
     def in_place(self, arguments: Sequence[Any], results: Sequence[Any], other: Any) -> tuple[Any, Mapping[str, Any], Any]:
-        """The trees of arguments, of those by name, and of results, with these values in place of the arrays that the entry point
-        takes and returns, and `other` in place of those that it does not take."""
+        """The trees of positional arguments, keyword arguments and results, with these values in place of the arrays that the
+        entry point takes and returns, and `other` in place of those that it does not take."""
 
     def planned(self, how: object) -> Calling:
-        """The same for a program that is partitioned with these options (`pipeline.Options`)."""
+        """The calling of a program that is partitioned with these options (`pipeline.Options`)."""
 
     def trace(self, arguments: Sequence[Any], named: Mapping[str, Any], shardings: Sequence[Any]) -> Any:
         """The call as a part of a larger function that JAX traces; `shardings` are those of the entry point's arguments.
@@ -74,11 +74,10 @@ class Calling(Protocol):
 
 @dataclass(frozen=True)
 class Program:
-    """A module and what it came in. `envelope` is what its format needs to write it again, e.g. a `jax.export.Exported`, and
-    `calling` how Python calls it, where that is more than one array for each argument and result. `version` is that of StableHLO
-    in which it is to be written, where its format has versions; None leaves it to the format. `platforms` are those that it is
-    for, as jax.export calls them; nothing where it does not say. `how` are the options that it is partitioned with, once they are
-    known (`planned`).
+    """A module and its origin. `envelope` is what its format needs to write it again, e.g. a `jax.export.Exported`; `calling` is
+    how Python calls it, if not with one array for each argument and result. `version` is the StableHLO version to write it in, if
+    its format has versions; None leaves it to the format. `platforms` are its platforms by jax.export's names; empty if unknown.
+    `how` are the options that it is partitioned with, once known (`planned`).
     """
 
     module: ir.Module
@@ -90,12 +89,12 @@ class Program:
     how: object = None
 
     def planned(self, how: object) -> Program:
-        """The same, to be partitioned with these options (`pipeline.Options`), and so what is derived from it: its gradient, and
-        what a larger function calls."""
+        """The program to be partitioned with these options (`pipeline.Options`), and with it what is derived from it: its
+        gradient, and what a larger function calls."""
         return replace(self, how=how, calling=self.calling and self.calling.planned(how))
 
     def serialize(self) -> bytes:
-        """The content of a file that holds the program in its format. Raises MeshError for what the format cannot say."""
+        """The content of a file with the program in its format. Raises MeshError for what the format cannot express."""
         return self.format.write(self)
 
 
@@ -158,7 +157,7 @@ class Notation:
 
 
 def _is_text(data: bytes) -> bool:
-    """Whether `data` is text, a few damaged bytes aside: the reader says where they stand."""
+    """Whether `data` is text, a few damaged bytes aside: the reader reports their position."""
     if b"\0" in data:
         return False
     return data.decode(errors="replace").count("\N{REPLACEMENT CHARACTER}") * 16 <= len(data)
@@ -177,7 +176,7 @@ def copy_module(module: ir.Module) -> ir.Module:
 
 
 def replace_content(module: ir.Module, other: ir.Module) -> None:
-    """Makes `module` what `other` is, a module of the same context, which is left empty."""
+    """Replaces the content of `module` by that of `other`, a module of the same context, which becomes empty."""
     for name in list(module.operation.attributes.keys()):
         del module.operation.attributes[name]
     for name, attr in other.operation.attributes.items():
@@ -199,12 +198,12 @@ def _read_bytecode(data: bytes, filename: str, ctx: ir.Context) -> Program:
 
 
 def refuse_unknown(module: ir.Module, filename: str) -> None:
-    """Raises ParseError over an op of VHLO that has stayed one: bytecode of a portable artifact that is damaged. Raises
-    VerifyError over one that the mesh dialect does not have: MLIR takes any, the reader of text does not."""
+    """Raises ParseError for an op of VHLO that could not be converted: bytecode of a damaged portable artifact. Raises
+    VerifyError for an op that the mesh dialect does not have: MLIR takes any, the reader of text does not."""
     names = mlir.op_names(module)
-    if left := next((name for name in names if name.startswith("vhlo.")), ""):
+    if unconverted := next((name for name in names if name.startswith("vhlo.")), ""):
         raise ParseError(
-            f"{filename}: error: '{left}' is an op of a StableHLO portable artifact, which this is not, or is damaged"
+            f"{filename}: error: '{unconverted}' is an op of a StableHLO portable artifact, which this is not, or is damaged"
         )
     if any(name.startswith("mesh.") and name not in OPERATION_NAMES for name in names):
         unknown = (op for op in mlir.walk_all(module) if op.name.startswith("mesh.") and op.name not in OPERATION_NAMES)
@@ -233,7 +232,7 @@ EntryT = TypeVar("EntryT", Format, Notation)
 
 
 def collect(entries: list[EntryT]) -> Registry[str, EntryT]:
-    """By name, in this order."""
+    """The entries by name, in this order."""
     table: Registry[str, EntryT] = Registry("converter", lambda entry: entry.summary)
     for entry in entries:
         table.add(entry.name, entry)
@@ -242,8 +241,10 @@ def collect(entries: list[EntryT]) -> Registry[str, EntryT]:
 
 @cache
 def _entries() -> tuple[EntryPoint, ...]:
-    offering = [each for each in distributions() if ENTRY_POINTS in (each.read_text("entry_points.txt") or "")]
-    entries = {entry for each in offering for entry in each.entry_points if entry.group == ENTRY_POINTS}
+    distributions_ = [
+        distribution for distribution in distributions() if ENTRY_POINTS in (distribution.read_text("entry_points.txt") or "")
+    ]
+    entries = {entry for distribution in distributions_ for entry in distribution.entry_points if entry.group == ENTRY_POINTS}
     return tuple(sorted(entries, key=lambda entry: entry.name))
 
 
@@ -260,8 +261,8 @@ def packages() -> tuple[str, ...]:
 @cache
 def formats() -> dict[str, Format]:
     """Every format by name. Text comes last: anything that decodes could be text."""
-    found = [entry for entry in _installed() if isinstance(entry, Format)]
-    return collect([*found, BYTECODE, TEXT])
+    converters = [entry for entry in _installed() if isinstance(entry, Format)]
+    return collect([*converters, BYTECODE, TEXT])
 
 
 @cache
@@ -271,9 +272,9 @@ def notations() -> dict[str, Notation]:
 
 
 def recognise(data: bytes, filename: str) -> Format:
-    """The format of `data`, told by content alone.
+    """The format of `data`, by content alone.
 
-    Raises ParseError where no format claims it.
+    Raises ParseError if no format recognises it.
     """
     if not data.strip():
         raise ParseError(f"{filename}: error: the input is empty, expected one of: {_known()}")
@@ -304,11 +305,11 @@ def unpack(
 ) -> Program:
     """Opens a Python value that holds a program; the value itself is not changed.
 
-    An MLIR module is copied, and so is that of a Program. What JAX makes (`jax.export.Exported`, `jax.stages.Lowered`, a jitted
-    function, which is traced with `arguments` and `named`) its converter opens, in `ctx`. A function is traced for `platform`, of
-    a program for several platforms it is chosen.
-    Raises VerifyError for mesh IR whose discardable attributes are not what their names promise, MeshError where no format knows
-    such values, for arguments to anything else than a function, and for a platform where there is no choice.
+    An MLIR module is copied, and so is that of a Program. JAX's values (`jax.export.Exported`, `jax.stages.Lowered`, a jitted
+    function, which is traced with `arguments` and `named`) are opened by their converter in `ctx`. A function is traced for
+    `platform`; from a program for several platforms, `platform` is chosen. Raises VerifyError for mesh IR whose discardable
+    attributes do not have the form of their names, MeshError if no format knows such values, for arguments to anything but a
+    function, and for a platform if there is no choice.
     """
     if isinstance(value, (ir.Module, Program)):
         refuse_arguments(value, arguments, named)
@@ -327,7 +328,7 @@ def unpack(
 
 
 def refuse_calling(program: Program) -> None:
-    """Raises MeshError for a program that JAX calls on global arrays, in place of one device's."""
+    """Raises MeshError for a program that JAX calls on global arrays, where one device's program is needed."""
     if program.calling is not None:
         hint = "leave out --local"
         raise MeshError(
@@ -336,26 +337,26 @@ def refuse_calling(program: Program) -> None:
 
 
 def refuse_arguments(value: object, arguments: Sequence[Any], named: Mapping[str, Any] | None) -> None:
-    """Raises MeshError if there are arguments: only a jitted function is traced with some."""
+    """Raises MeshError if there are arguments: only a jitted function is traced with arguments."""
     if arguments or named:
         raise MeshError(f"error: expected arguments with a jitted function alone, found some with {type(value).__name__}")
 
 
 def pack(program: Program) -> object:
-    """The Python value for a program that `unpack` opened: of the format's own kind, the module where it has none."""
+    """The Python value of a program that `unpack` opened: of the format's own kind, or the module."""
     return program.module if program.format.pack is None else program.format.pack(program)
 
 
 def for_platform(program: Program, platform: str) -> Program:
-    """`program` for one platform, `cpu`, `cuda`, `rocm` or `tpu`: as it is, unless it is for several.
+    """`program` for one platform, `cpu`, `cuda`, `rocm` or `tpu`; unchanged unless it is for several.
 
-    Its module may be changed in place. Raises MeshError where that platform is not one of several.
+    Its module may be changed in place. Raises MeshError if that platform is not one of several.
     """
     return program if program.format.for_platform is None else program.format.for_platform(program, platform)
 
 
 def choose_platform(program: Program, platform: str | None) -> Program:
-    """`program` for one platform of several. Raises MeshError for one that is not for several, and for none of them."""
+    """`program` for one platform of several. Raises MeshError for a program for one platform, and for an unknown platform."""
     if platform is None:
         return program
     chosen = for_platform(program, platform)
@@ -365,34 +366,34 @@ def choose_platform(program: Program, platform: str | None) -> Program:
 
 
 PORTABLE = "portable"
-"""The format, by name, of programs in plain StableHLO: one that has versions."""
+"""The name of the format of programs in plain StableHLO, which has versions."""
 
 
 def in_version(program: Program, version: str) -> Program:
-    """`program`, in plain StableHLO of that version, in the format that writes it so."""
+    """`program`, in plain StableHLO of that version, in the format that writes it."""
     return Program(program.module, formats()[PORTABLE], version=version)
 
 
 def choose(program: Program, filename: str) -> Program:
-    """`program` in the format that the output's name asks for, in its own where the name says nothing."""
-    asked = by_suffix(filename)
-    return program if asked is None else replace(program, format=asked)
+    """`program` in the format that the output's name asks for, or in its own."""
+    requested = by_suffix(filename)
+    return program if requested is None else replace(program, format=requested)
 
 
 def by_suffix(filename: str) -> Format | None:
-    """The format that the name of an output asks for, None where it says nothing."""
+    """The format that the name of an output asks for, or None."""
     return next((entry for entry in formats().values() if filename.endswith(entry.suffixes)), None)
 
 
 def find_notation(module: ir.Module) -> Notation | None:
-    """The notation in which `module` carries shardings, None where it carries none (or is mesh IR already)."""
+    """The notation of the shardings of `module`, None if it carries none (or is mesh IR already)."""
     return next((notation for notation in notations().values() if notation.detect(module)), None)
 
 
 def wrapping_notation() -> Notation:
-    """The notation that can make a callable program out of a local one.
+    """The notation that can make a callable program from a local one.
 
-    Raises MeshError where none is installed.
+    Raises MeshError if none is installed.
     """
     for notation in notations().values():
         if notation.wrap_local is not None:

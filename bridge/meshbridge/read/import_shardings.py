@@ -1,4 +1,4 @@
-"""Shardings as the mesh dialect has them; a converter does it (see read.formats.Notation)."""
+"""Imports shardings into the mesh dialect with a converter (see read.formats.Notation)."""
 
 from __future__ import annotations
 

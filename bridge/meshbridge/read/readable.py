@@ -1,5 +1,5 @@
-"""What MLIR allows and its Python bindings cannot read: strings that are not UTF-8, over which they raise at each in another way,
-and attributes that are source locations, over which they end the process."""
+"""What MLIR allows and its Python bindings cannot read: strings that are not UTF-8, for which they raise various errors, and
+attributes that are source locations, for which they end the process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOCATION = re.compile(r"(?<![#\w.])([\w.]+|\"\") *= *(?:loc\(|#loc\b|#loc\d)")
 """An attribute that is a source location; `#loc1 = loc(…)` names one for the locations of ops."""
 
 _BINARY = ("backend_config = ",)
-"""Attributes that hold bytes, and that nobody here reads as text."""
+"""Attributes that hold bytes, which are never read as text."""
 
 
 def is_suspect(data: bytes) -> bool:
@@ -36,8 +36,8 @@ def check(module: ir.Module, filename: str) -> None:
         text = printed.decode()
     except UnicodeDecodeError as error:
         raise ParseError(f"{filename}: error: damaged input: a name in it is not UTF-8: {error.reason}") from None
-    if _LOCATION.search(text) and (found := _LOCATION.search(_LITERAL.sub(r'\1""', text))):
-        raise ParseError(f"{filename}: error: the attribute '{found[1]}' is a source location, expected one of another kind")
+    if _LOCATION.search(text) and (match := _LOCATION.search(_LITERAL.sub(r'\1""', text))):
+        raise ParseError(f"{filename}: error: the attribute '{match[1]}' is a source location, expected one of another kind")
     if not _ESCAPED.search(text):
         return
     for attribute, literal in _LITERAL.findall(text):

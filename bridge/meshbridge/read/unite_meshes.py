@@ -1,4 +1,4 @@
-"""Views of the same devices as one mesh."""
+"""Replaces views of the same devices by one mesh."""
 
 from __future__ import annotations
 
@@ -52,33 +52,34 @@ class UniteMeshes(Pass):
 
 
 def _bounds(mesh: Mesh) -> list[int]:
-    """How many blocks of devices the axes up to each one make, from none to all of them."""
+    """The number of blocks of devices that the axes up to each one make, from 1 to all devices."""
     return [1, *accumulate(mesh.shape, mul)]
 
 
 def _cuts(mesh: Mesh, bounds: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
-    """By axis, after which products of sizes it is cut so that it ends wherever one of `bounds` stands."""
-    for axis, (first, last) in enumerate(pairwise(_bounds(mesh))):
-        yield axis, [bound // first for bound in bounds if first < bound < last]
+    """For each axis, the products of sizes after which it is cut so that it ends at each of `bounds`."""
+    for axis, (outer, inner) in enumerate(pairwise(_bounds(mesh))):
+        yield axis, [bound // outer for bound in bounds if outer < bound < inner]
 
 
 def _parts(mesh: Mesh, united: Mesh) -> list[Axes]:
-    """The axes of the united mesh that each axis of one of its views is; none where that has size 1."""
-    places = [(axis, first, last) for axis, (first, last) in enumerate(pairwise(_bounds(united))) if first < last]
+    """The axes of the united mesh that make up each axis of a view; none for an axis of size 1."""
+    places = [(axis, outer, inner) for axis, (outer, inner) in enumerate(pairwise(_bounds(united))) if outer < inner]
     return [
-        tuple(axis for axis, begin, end in places if first <= begin and end <= last) for first, last in pairwise(_bounds(mesh))
+        tuple(axis for axis, begin, end in places if view_outer <= begin and end <= view_inner)
+        for view_outer, view_inner in pairwise(_bounds(mesh))
     ]
 
 
 def _rename(module: ir.Module, names: Iterable[str], name: str) -> None:
-    """Names the mesh `name` wherever one of `names` is named, and takes these away."""
+    """Names the mesh `name` wherever one of `names` is named, and removes these."""
     with module.context:
-        symbols = {ir.FlatSymbolRefAttr.get(each) for each in names}
-        one = ir.FlatSymbolRefAttr.get(name)
+        symbols = {ir.FlatSymbolRefAttr.get(other_name) for other_name in names}
+        symbol = ir.FlatSymbolRefAttr.get(name)
         for op in walk_all(module):
             if may_name_axes(op):
                 for key in list(op.attributes.keys()):
-                    op.attributes[key] = _renamed(op.attributes[key], symbols, one)
+                    op.attributes[key] = _renamed(op.attributes[key], symbols, symbol)
     for view in mesh_ops(module.body):
         if view.sym_name in names:
             view.operation.erase()
