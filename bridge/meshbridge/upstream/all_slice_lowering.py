@@ -1,4 +1,4 @@
-"""A device's own slice of a tensor, by its position: no communication, and no mesh op but those that answer with indices."""
+"""A device's own slice of a tensor, by its position: no communication, and only mesh ops that return indices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
 from meshbridge.upstream.index_lowering import IndexLowering
 
 _UNEVEN = "Slicing a tensor with axis size that is not exactly divisible by the mesh process group size is not supported."
-"""What upstream's assertion says."""
+"""The text of upstream's assertion."""
 
 
 @register
@@ -63,8 +63,8 @@ def _extract(view: AllSliceOp, mesh: Mesh, arithmetic: Arithmetic) -> ir.Value:
 def _axis_sizes(mesh: Mesh, axes: Axes) -> list[Index]:
     """The sizes of mesh axes, asked for at run time where the mesh does not say."""
     unknown = tuple(axis for axis in axes if mesh.shape[axis] == DYNAMIC)
-    asked = iter(build.mesh_shape(mesh, unknown) if unknown else ())
-    return [next(asked) if axis in unknown else mesh.shape[axis] for axis in axes]
+    axis_sizes = iter(build.mesh_shape(mesh, unknown) if unknown else ())
+    return [next(axis_sizes) if axis in unknown else mesh.shape[axis] for axis in axes]
 
 
 def _slice(source: ir.Value, dim: int, shape: list[int], indices: list[ir.Value]) -> ir.Value:
@@ -84,19 +84,19 @@ def _slice(source: ir.Value, dim: int, shape: list[int], indices: list[ir.Value]
 
 def _size(source: ir.Value, dim: int, arithmetic: Arithmetic) -> Index:
     """The size of `source` along `dim`, asked for at run time where its type does not say."""
-    known = int(ir.RankedTensorType(source.type).shape[dim])
-    if known != DYNAMIC:
-        return known
+    static_size = int(ir.RankedTensorType(source.type).shape[dim])
+    if static_size != DYNAMIC:
+        return static_size
     value: ir.Value = ir.Operation.create("tensor.dim", [ir.IndexType.get()], [source, arithmetic.value(dim)]).results[0]
     return value
 
 
 def _divided(size: Index, count: Index, arithmetic: Arithmetic) -> Index:
     """`size / count`, after the assertion that nothing is left over, unless that is known."""
-    rest = arithmetic.binary("remui", size, count)
-    if rest != 0:
+    remainder = arithmetic.binary("remui", size, count)
+    if remainder != 0:
         equal = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 0)
-        operands = [arithmetic.value(rest), arithmetic.value(0)]
+        operands = [arithmetic.value(remainder), arithmetic.value(0)]
         even = ir.Operation.create("arith.cmpi", [ir.IntegerType.get_signless(1)], operands, {"predicate": equal}).results[0]
         ir.Operation.create("cf.assert", [], [even], {"msg": ir.StringAttr.get(_UNEVEN)})
     return arithmetic.binary("divui", size, count)

@@ -1,4 +1,4 @@
-"""What upstream's lowerings of ops of indices share."""
+"""The common part of upstream's lowerings of ops that return indices."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from meshbridge.ir.sharding import Mesh
 
 
 class IndexLowering(Pass):
-    """A pass that computes what one op of the dialect says about indices."""
+    """A pass that computes the results of one op of the dialect."""
 
     lowers: ClassVar[type[MeshOpView]]
 
     def lower(self, view: MeshOpView, mesh: Mesh, arithmetic: Arithmetic) -> None:
-        """Puts other values in place of the op's results; it is erased after that."""
+        """Replaces the op's results by other values; then the op is erased."""
         raise NotImplementedError(type(self))
 
     def run(self, module: ir.Module) -> None:
-        """Raises OpError where the mesh is not declared."""
+        """Raises OpError if the mesh is not declared."""
         meshes = declared_meshes(module.body)
         arithmetic = Arithmetic()
         with module.context:

@@ -50,18 +50,18 @@ _ENTRY = re.compile(r"\s*@?([\w.$-]+)\s*=\s*((?:\?|[1-9]\d{0,17})(?:x(?:\?|[1-9]
 
 
 def _parse(entry: str) -> tuple[str, tuple[int, ...]]:
-    found = _ENTRY.fullmatch(entry)
-    if found is None:
+    match = _ENTRY.fullmatch(entry)
+    if match is None:
         raise MeshError(f"mesh-specialize: error: expected sizes such as m=4x2, found '{entry.strip()}'")
-    return found.group(1), tuple(DYNAMIC if size == "?" else int(size) for size in found.group(2).split("x"))
+    return match.group(1), tuple(DYNAMIC if size == "?" else int(size) for size in match.group(2).split("x"))
 
 
 def _specialized(op: ir.Operation, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of the mesh with its unknown sizes filled in. Raises OpError where a known size differs."""
+    """The shape of the mesh with its unknown sizes filled in. Raises OpError if a known size differs."""
     declared = MeshOp(op).shape
     if len(declared) != len(sizes):
         raise OpError(op, f"is of rank {len(declared)}, but is given {len(sizes)} sizes")
-    for axis, (known, size) in enumerate(zip(declared, sizes, strict=True)):
-        if DYNAMIC not in (known, size) and known != size:
-            raise OpError(op, f"has size {known} along axis {axis}, but is given {size}")
-    return tuple(size if known == DYNAMIC else known for known, size in zip(declared, sizes, strict=True))
+    for axis, (declared_size, size) in enumerate(zip(declared, sizes, strict=True)):
+        if DYNAMIC not in (declared_size, size) and declared_size != size:
+            raise OpError(op, f"has size {declared_size} along axis {axis}, but is given {size}")
+    return tuple(size if declared_size == DYNAMIC else declared_size for declared_size, size in zip(declared, sizes, strict=True))

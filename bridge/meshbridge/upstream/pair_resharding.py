@@ -1,4 +1,4 @@
-"""Pairs of unequal annotations to collectives, and the pairs gone: how LLVM tests resharding."""
+"""Replaces pairs of unequal annotations by collectives: how LLVM tests resharding."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PairResharding(MeshResharding):
     also: ClassVar[tuple[str, ...]] = ("test-grid-resharding-partition",)
 
     def run(self, module: ir.Module) -> None:
-        """Raises OpError at the annotation of the use where a pair has no plan."""
+        """Raises OpError at the annotation of the use if a pair has no plan."""
         definitions: dict[ir.Value, ir.Operation] = {}
         uses: list[ir.Operation] = []
         paired: set[ir.Operation] = set()

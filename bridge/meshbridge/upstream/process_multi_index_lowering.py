@@ -1,4 +1,4 @@
-"""Coordinates of a device from its linear number, in arithmetic."""
+"""Computes a device's coordinates from its linear number."""
 
 from __future__ import annotations
 

@@ -30,11 +30,11 @@ _SHRINKS = {
     "mesh.reduce_scatter": "scatter_axis",
     "mesh.scatter": "scatter_axis",
 }
-"""By collective, the attribute that names the dimension that the group's size multiplies or divides."""
+"""For each collective, the attribute that names the dimension that the group's size multiplies or divides."""
 
 
 def refine_shapes(module: ir.Module, meshes: Mapping[str, Mesh]) -> None:
-    """Fills in the sizes of `module` that its `meshes` decide, in place, function by function."""
+    """Fills in the sizes of `module` that follow from its `meshes`, in place, function by function."""
     called = {str(op.attributes["callee"]) for op in walk_all(module) if op.name == "func.call"}
     with module.context, ir.Location.unknown():
         for view in module.body.operations:
@@ -45,19 +45,19 @@ def refine_shapes(module: ir.Module, meshes: Mapping[str, Mesh]) -> None:
 
 
 class _ShapeRefiner:
-    """Goes through one function in order: what a value is computed from has been refined before it."""
+    """Refines one function in program order: operands are refined before their readers."""
 
     def __init__(self, meshes: Mapping[str, Mesh], *, may_return: bool) -> None:
         self.meshes = meshes
         self.may_return = may_return
         self._before: dict[Value, ir.Type] = {}
-        "By refined value, the type that it had."
+        "The earlier type of each refined value."
 
     def run(self, function: ir.Operation) -> None:
         for op in list(walk(function))[1:]:
             view = op.opview
             if isinstance(view, CollectiveOpView):
-                self._fill(op.results[0], self._moved(view))
+                self._fill(op.results[0], self._collective_shape(view))
             elif isinstance(view, ShardOp | UpdateHaloOp) or op.name == "tensor.cast":
                 self._fill(op.results[0], _shape(op.operands[0]))
             elif op.name in ELEMENTWISE:
@@ -68,8 +68,8 @@ class _ShapeRefiner:
             else:
                 self._as_before(op)
 
-    def _moved(self, view: CollectiveOpView) -> Shape:
-        """The shape that a collective gives its operand."""
+    def _collective_shape(self, view: CollectiveOpView) -> Shape:
+        """The shape of a collective's result."""
         op = view.operation
         shape = list(_shape(op.operands[0]))
         mesh = self.meshes.get(view.mesh)
@@ -78,12 +78,12 @@ class _ShapeRefiner:
             if op.name in table:
                 dim = int(ir.IntegerAttr(op.attributes[table[op.name]]).value)
                 size = shape[dim]
-                known = DYNAMIC not in (size, count) and (is_growing or size % count == 0)
-                shape[dim] = (size * count if is_growing else size // count) if known else DYNAMIC
+                is_known = DYNAMIC not in (size, count) and (is_growing or size % count == 0)
+                shape[dim] = (size * count if is_growing else size // count) if is_known else DYNAMIC
         return tuple(shape)
 
     def _unify(self, op: ir.Operation) -> None:
-        """All tensors of an elementwise operation but its scalars have one shape, known as far as one of them says."""
+        """Gives all tensors of an elementwise operation but its scalars one shape, with every size that one of them knows."""
         rank = len(_shape(op.results[0]))
         shapes = [_shape(value) for value in (*op.operands, *op.results) if len(_shape(value)) == rank]
         shape = [next((size for size in sizes if size != DYNAMIC), DYNAMIC) for sizes in zip(*shapes, strict=True)]
@@ -111,12 +111,12 @@ def _shape(value: Value) -> Shape:
 
 
 def _filled(value: Value, shape: Sequence[int]) -> ir.Type:
-    """The type of `value` with its unknown sizes as in `shape`."""
+    """The type of `value` with its unknown sizes from `shape`."""
     type_: ir.Type = value.type
     tensor = tensor_type(value)
     if tensor is None or len(shape) != tensor.rank or DYNAMIC not in tensor.shape:
         return type_
-    sizes = [known if size == DYNAMIC else size for size, known in zip(tensor.shape, shape, strict=True)]
+    sizes = [refined_size if size == DYNAMIC else size for size, refined_size in zip(tensor.shape, shape, strict=True)]
     return ir.RankedTensorType.get(sizes, tensor.element_type, tensor.encoding)
 
 

@@ -46,8 +46,8 @@ class ShardingPropagation(Pass):
                 annotate(decide(functions, module, interface))
 
     def _sweep(self, functions: list[ir.Operation], meshes: dict[str, Mesh], interface: Interface) -> None:
-        known = ", ".join(sweep.TRAVERSALS)
+        traversals = ", ".join(sweep.TRAVERSALS)
         if self.traversal not in sweep.TRAVERSALS:
-            raise MeshError(f"{self.name}: error: traversal is {self.traversal!r}, expected one of {known}")
+            raise MeshError(f"{self.name}: error: traversal is {self.traversal!r}, expected one of {traversals}")
         for function in functions:
             sweep.Sweeper(function, meshes, interface).run(self.traversal)

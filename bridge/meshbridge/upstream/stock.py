@@ -1,4 +1,4 @@
-"""MLIR's own passes that need to know nothing of the mesh dialect, under their own names."""
+"""MLIR's own passes that work without knowledge of the mesh dialect, under their own names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from meshbridge.ir.passes import Pass, register
 
 
 class _Stock(Pass):
-    """Hands the module to MLIR's pass of the same name."""
+    """Runs MLIR's pass of the same name."""
 
     def run(self, module: ir.Module) -> None:
         run_stock_passes(module, f"builtin.module({self.name})")

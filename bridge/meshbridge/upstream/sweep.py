@@ -1,11 +1,11 @@
-"""One sweep over a function, op by op, as the RFC describes it and LLVM's pass does it: what `traversal` asks for.
+"""One sweep over a function, op by op, as in the RFC and in LLVM's pass: what `traversal` asks for.
 
-Every op takes the first option that agrees with the annotations around it, and hands it on to the tensors that it reads and
-makes; nothing is decided by cost, and nothing is visited twice in a sweep. A tensor that no annotation reaches stays without one.
+Every op takes the first option that agrees with the annotations around it, and annotates its operands and results with it;
+nothing is decided by cost, and a sweep visits nothing twice. A tensor that no annotation reaches stays without one.
 
-An annotation of the op's own (on the definition of its result, on its use of an operand) is kept as it is. An annotation of a
-neighbour (how an operand is defined, how a reader wants a result) is followed if possible; where two of them disagree, the first
-one counts and the others are resharded. An op whose own annotations contradict each other is left alone.
+An op keeps its own annotations (on the definition of its result, on its use of an operand). It follows its neighbours'
+annotations (on the definition of an operand, on a reader's use of a result) if possible; where two of them disagree, the first
+one counts and the others are resharded. An op whose own annotations contradict each other is skipped.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ TRAVERSALS = {"forward": (1,), "backward": (-1,), "forward-backward": (1, -1), "
 """The sweeps of each traversal in order; -1 goes from the results to the arguments."""
 
 MOST_COMBINATIONS = 4096
-"""Choices among the neighbours' annotations that are tried for one op. Not measured: a bound on time, which LLVM does not
-have."""
+"""The most choices among the neighbours' annotations that are tried for one op. Not measured: a bound on time, which LLVM does
+not have."""
 
 Value = ir.Value[Any]
 
 
 @dataclass
-class _ShardOp:
+class _ShardUse:
     """A `mesh.shard`."""
 
     op: ir.Operation
@@ -45,7 +45,7 @@ class _ShardOp:
 
 @dataclass(frozen=True)
 class _Annotation:
-    """What is known of one tensor of an op. `own`: it is the op's own, to be kept."""
+    """The annotation of one tensor of an op. `own`: it is the op's own, to be kept."""
 
     sharding: Sharding
     own: bool
@@ -57,10 +57,10 @@ class Sweeper:
     def __init__(self, function: ir.Operation, meshes: dict[str, Mesh], interface: Interface) -> None:
         self.meshes = meshes
         self.interface = interface
-        self._shards: dict[Value, _ShardOp] = {}
+        self._shards: dict[Value, _ShardUse] = {}
         "By their results."
         self._uses: dict[Value, list[tuple[ir.Operation, int]]] = {}
-        "By value, the operands that are it."
+        "The operands that each value is."
         self._payload: list[ir.Operation] = []
         self._read(function)
 
@@ -73,14 +73,14 @@ class Sweeper:
             elif isinstance(view, ShardOp):
                 if view.sharding not in shardings:
                     raise OpError(op, "takes its sharding from something other than mesh.sharding")
-                self._add(_ShardOp(op, view.source, shardings[view.sharding], view.annotate_for_users))
+                self._add(_ShardUse(op, view.source, shardings[view.sharding], view.annotate_for_users))
             elif not op.name.startswith("mesh."):
                 for index, operand in enumerate(op.operands):
                     self._uses.setdefault(operand, []).append((op, index))
                 if op.name != "func.return":
                     self._payload.append(op)
 
-    def _add(self, shard: _ShardOp) -> None:
+    def _add(self, shard: _ShardUse) -> None:
         self._shards[shard.op.results[0]] = shard
         self._uses.setdefault(shard.source, []).append((shard.op, 0))
 
@@ -108,20 +108,20 @@ class Sweeper:
                 self._annotate_use(op, op.operands[index], _computed(rule, option, dims, mesh, is_result=False))
 
     def _of_result(self, result: Value) -> _Annotation | None:
-        """How the user defined a result, or else how its readers want it, if they agree."""
+        """The user's annotation of a result's definition, or else that of its readers, if they agree."""
         shards = [self._shards[user.results[0]] for user, _ in self._uses.get(result, ()) if user.name == ShardOp.OPERATION_NAME]
         definitions = [shard.sharding for shard in shards if not shard.for_users]
         if definitions:
             return _Annotation(definitions[0], own=True)
         wanted = [shard.sharding for shard in shards]
-        return _Annotation(wanted[0], own=False) if wanted and all(_alike(wanted[0], other) for other in wanted) else None
+        return _Annotation(wanted[0], own=False) if wanted and all(_alike(wanted[0], sharding) for sharding in wanted) else None
 
     def _of_operand(self, operand: Value) -> _Annotation | None:
         shard = self._shards.get(operand)
         return None if shard is None else _Annotation(shard.sharding, shard.for_users)
 
     def _choose(self, rule: ShardingRule, known: list[_Annotation | None]) -> tuple[str, Option] | None:
-        """The mesh and the option of the first combination that asks for the least: no resharding, or that of neighbours.
+        """The mesh and the option of the first combination that needs the least: no resharding, or resharding of neighbours.
 
         `known`: results, then operands. None if there is nothing to follow or the op's own annotations contradict each other.
         """
@@ -132,14 +132,14 @@ class Sweeper:
             mesh = next((annotation.sharding.mesh for annotation in combination if annotation is not None), None)
             if option is None or mesh is None:
                 continue
-            moved = [
+            resized = [
                 annotation
                 for (dims, is_result), annotation in zip(maps, known, strict=True)
                 if annotation and not _alike(annotation.sharding, _computed(rule, option, dims, mesh, is_result=is_result))
             ]
-            if not moved:
+            if not resized:
                 return mesh, option
-            if second_best is None and not any(annotation.own for annotation in moved):
+            if second_best is None and not any(annotation.own for annotation in resized):
                 second_best = mesh, option
         return second_best
 
@@ -170,10 +170,10 @@ class Sweeper:
                 continue
             if not loops or (len(loops) > 1 and DYNAMIC in mesh.shape):
                 return None
-            taken = axes_by_loop(loops, axes, rule, mesh)
-            if tuple(axis for loop in loops for axis in taken.get(loop, ())) != axes:
+            loop_axes = axes_by_loop(loops, axes, rule, mesh)
+            if tuple(axis for loop in loops for axis in loop_axes.get(loop, ())) != axes:
                 return None
-            wanted |= taken
+            wanted |= loop_axes
         if is_result and sharding.partial_axes:
             walked = {loop for loops in dims for loop in loops}
             reducing = [
@@ -186,7 +186,7 @@ class Sweeper:
         return wanted
 
     def _annotate_definition(self, op: ir.Operation, result: Value, sharding: Sharding) -> None:
-        """What reads `result` reads it through a `mesh.shard` of its definition. Without readers it needs none."""
+        """Makes the readers of `result` read it through a `mesh.shard` of its definition. Without readers it needs none."""
         readers = self._uses.get(result, [])
         if not readers or any(self._is_definition(user) for user, _ in readers):
             return
@@ -197,20 +197,20 @@ class Sweeper:
         return user.name == ShardOp.OPERATION_NAME and not self._shards[user.results[0]].for_users
 
     def _annotate_use(self, op: ir.Operation, operand: Value, sharding: Sharding) -> None:
-        """`op` reads `operand` through a `mesh.shard` for it alone, the one that stands there if it says the same."""
+        """Makes `op` read `operand` through a `mesh.shard` of its own, or the existing one if that has the same sharding."""
         shard = self._shards.get(operand)
         if shard is not None and shard.for_users:
             return
         before = self._insert(operand, sharding, op, ir.InsertionPoint(op), for_users=True)
         self._redirect(operand, before, [(user, index) for user, index in self._uses[operand] if user == op])
 
-    def _insert(self, value: Value, sharding: Sharding, op: ir.Operation, ip: ir.InsertionPoint, *, for_users: bool) -> _ShardOp:
+    def _insert(self, value: Value, sharding: Sharding, op: ir.Operation, ip: ir.InsertionPoint, *, for_users: bool) -> _ShardUse:
         at = Builder(op.location, ip)
-        made = build.shard(value, build.sharding(sharding, at=at), annotate_for_users=for_users, at=at)
-        return _ShardOp(op_of(made), value, sharding, for_users)
+        annotation = build.shard(value, build.sharding(sharding, at=at), annotate_for_users=for_users, at=at)
+        return _ShardUse(op_of(annotation), value, sharding, for_users)
 
-    def _redirect(self, value: Value, shard: _ShardOp, readers: list[tuple[ir.Operation, int]]) -> None:
-        """`readers` of `value` read the result of `shard`, a reader of it too, from now on."""
+    def _redirect(self, value: Value, shard: _ShardUse, readers: list[tuple[ir.Operation, int]]) -> None:
+        """Makes `readers` of `value` read the result of `shard`, which itself becomes a reader of `value`."""
         result = shard.op.results[0]
         self._uses[value] = [reader for reader in self._uses[value] if reader not in readers]
         self._uses[result] = readers
@@ -222,7 +222,7 @@ class Sweeper:
 
 
 def _combinations(known: list[_Annotation | None]) -> Iterator[tuple[_Annotation | None, ...]]:
-    """All of the op's own annotations with some of its neighbours', most of them first and the last tensor left out first."""
+    """All combinations of the op's own annotations with some of its neighbours', first those with most of them."""
     choices = [(annotation,) if annotation is None or annotation.own else (annotation, None) for annotation in known]
     return islice(product(*choices), MOST_COMBINATIONS)
 
@@ -239,7 +239,7 @@ def _computed(rule: ShardingRule, option: Option, dims: Dims, mesh: str, *, is_r
 
 
 def _alike(left: Sharding, right: Sharding) -> bool:
-    """Whether two shardings say the same of splits and partial sums (halos and offsets are not handed on)."""
+    """Whether two shardings have the same splits and partial sums (halos and offsets are not propagated)."""
     kinds = (left.partial_kind, right.partial_kind) if left.partial_axes else ("", "")
     return (left.mesh, without_end(left.split_axes), set(left.partial_axes), kinds[0]) == (
         right.mesh,
