@@ -241,10 +241,8 @@ def collect(entries: list[EntryT]) -> Registry[str, EntryT]:
 
 @cache
 def _entries() -> tuple[EntryPoint, ...]:
-    distributions_ = [
-        distribution for distribution in distributions() if ENTRY_POINTS in (distribution.read_text("entry_points.txt") or "")
-    ]
-    entries = {entry for distribution in distributions_ for entry in distribution.entry_points if entry.group == ENTRY_POINTS}
+    offering = [package for package in distributions() if ENTRY_POINTS in (package.read_text("entry_points.txt") or "")]
+    entries = {entry for package in offering for entry in package.entry_points if entry.group == ENTRY_POINTS}
     return tuple(sorted(entries, key=lambda entry: entry.name))
 
 

@@ -151,11 +151,9 @@ def with_free_positions(local: list[Position], digits: list[Digit], entries: Lab
     """
     local, room = list(local), group_size(tuple(digits))
     for digit in sorted(digits, key=lambda digit: -digit.radix):
-        divisible = [
-            p for p in local if p.source is None and p.target is None and p not in entries and p.radix % digit.radix == 0
-        ]
-        if divisible:
-            widest = max(divisible, key=lambda position: gcd(position.radix, room))
+        wholes = [p for p in local if p.source is None and p.target is None and p not in entries and p.radix % digit.radix == 0]
+        if wholes:
+            widest = max(wholes, key=lambda position: gcd(position.radix, room))
             index = local.index(widest)
             free = widest._replace(radix=digit.radix)
             local[index : index + 1] = [free, widest._replace(place=widest.place + 1, radix=widest.radix // digit.radix)]

@@ -63,9 +63,8 @@ class _State:
     @property
     def shape(self) -> s.Shape:
         """The shape of the local buffer."""
-        if self.positions:
-            return self.positions.shape
-        return buffer_shape(self.plan.shape, self.plan.mesh, self.sharding or self.plan.source)
+        plan = self.plan
+        return self.positions.shape if self.positions else buffer_shape(plan.shape, plan.mesh, self.sharding or plan.source)
 
     def expect(self, sharding: Sharding) -> None:
         """Checks that the elements are sharded as `sharding`."""
@@ -179,9 +178,8 @@ def _reblock(step: s.Reblock, state: _State) -> None:
         raise PlanError(f"{step.text(state.plan.mesh)} does not hold all of the dimension")
     if sum(step.pieces) < (count - 1) * min(abs(step.shift), step.before):
         raise PlanError(f"{step.text(state.plan.mesh)} leaves the last device without rows")
-    if merged_factors([*factors.release(step.digits), *factors.dims[dim]]) != merged_factors(
-        [Factor(dim, 1, count * step.before)]
-    ):
+    blocks = [*factors.release(step.digits), *factors.dims[dim]]
+    if merged_factors(blocks) != merged_factors([Factor(dim, 1, count * step.before)]):
         raise PlanError(f"{step.text(state.plan.mesh)} meets other blocks")
     factors.dims[dim] = [Factor(dim, 1, count * step.shape[dim])]
     factors.spread += factors.scatter(dim, step.digits)

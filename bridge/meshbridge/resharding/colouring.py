@@ -13,12 +13,9 @@ def colour_edges(senders: Numbers, receivers: Numbers) -> Numbers:
     Edges of one distance between sender and receiver never meet. Where there are no more distances than the largest degree, as in
     an exchange of all with all, the distances are the colours. No edge may occur twice.
     """
-    sent_count, received_count = np.bincount(senders), np.bincount(receivers)
-    most, count = (
-        int(max(sent_count.max(), received_count.max())),
-        max(np.count_nonzero(sent_count), np.count_nonzero(received_count)),
-    )
-    distance = ((np.cumsum(received_count > 0) - 1)[receivers] - (np.cumsum(sent_count > 0) - 1)[senders]) % count
+    sends, receives = np.bincount(senders), np.bincount(receivers)
+    most, count = int(max(sends.max(), receives.max())), max(np.count_nonzero(sends), np.count_nonzero(receives))
+    distance = ((np.cumsum(receives > 0) - 1)[receivers] - (np.cumsum(sends > 0) - 1)[senders]) % count
     used = np.bincount(distance) > 0
     if np.count_nonzero(used) <= most:
         colours: Numbers = (np.cumsum(used) - 1)[distance]

@@ -189,22 +189,20 @@ _emit_step.register(TileExchange, exchange_tiles)
 def _rounds(step: s.Rounds, value: ir.Value, site: StepSite) -> ir.Value:
     """One dynamic slice, one permute and one dynamic update a round."""
     emit = site.emit
-    sent_shape, received_shape = step.piece(tuple(shape_of(value)), step.split), step.piece(step.shape, step.concat)
+    sent_shape, received = step.piece(tuple(shape_of(value)), step.split), step.piece(step.shape, step.concat)
     result = emit.splat(tensor(step.shape, element_of(value)), 0)
     devices = np.arange(site.mesh.size)
     piece: ir.Value | None = None
-    for round_digits in step.rounds:
-        read_at, write_at = ([emit.scalar(0)] * len(shape) for shape in (sent_shape, received_shape))
-        for i, shift, split, concat in zip(step.rotating, round_digits, step.split, step.concat, strict=True):
+    for turn in step.rounds:
+        read_at, write_at = ([emit.scalar(0)] * len(shape) for shape in (sent_shape, received))
+        for i, shift, split, concat in zip(step.rotating, turn, step.split, step.concat, strict=True):
             read_at[split] = emit.beginning(_rotated(step.sources[i], -shift, site), step.sources[i].radix, sent_shape[split])
-            write_at[concat] = emit.beginning(
-                _rotated(step.targets[i], shift, site), step.targets[i].radix, received_shape[concat]
-            )
+            write_at[concat] = emit.beginning(_rotated(step.targets[i], shift, site), step.targets[i].radix, received[concat])
         if piece is not None:
             read_at[step.split[0]] = site.after(read_at[step.split[0]], piece)
         piece = emit.dynamic_cut(value, read_at, sent_shape)
-        piece = site.permute(piece, site.groups.between(site.mesh, step.sender(devices, round_digits), devices))
-        result = emit.dynamic_paste(result, emit.reshape(piece, received_shape), write_at)
+        piece = site.permute(piece, site.groups.between(site.mesh, step.sender(devices, turn), devices))
+        result = emit.dynamic_paste(result, emit.reshape(piece, received), write_at)
     return result
 
 
@@ -238,10 +236,9 @@ def _rows_by_all_to_alls(step: s.Reblock, sent: dict[int, ir.Value], site: StepS
     parts = {size: in_rows(emit, value, count) for size, value in sent.items()}
     rows = _exchanged(step.digits, 0, 0, emit.concatenate(list(parts.values()), 1), site)
     widths = {size: shape_of(part)[1] for size, part in parts.items()}
-    pieces_by_size = dict(zip(parts, _side_by_side(rows, list(widths.values()), emit), strict=True))
+    by_size = dict(zip(parts, _side_by_side(rows, list(widths.values()), emit), strict=True))
     lacked = [
-        emit.pad_along(pieces_by_size[size], 0, 0, away * distance, -away * distance)
-        for distance, size in enumerate(step.pieces, 1)
+        emit.pad_along(by_size[size], 0, 0, away * distance, -away * distance) for distance, size in enumerate(step.pieces, 1)
     ]
     exchanged = _exchanged(step.digits, 0, 0, emit.concatenate(lacked, 1), site)
     parts_by_distance = _side_by_side(exchanged, [widths[size] for size in step.pieces], emit)

@@ -52,9 +52,8 @@ class _TileExchangeEmitter:
 
     def _moved(self, round_: Round) -> None:
         """One permute for every piece of the round."""
-        pairs = tuple(
-            pair for tiles in round_.tiles for pair in zip(tiles.senders.tolist(), tiles.receivers.tolist(), strict=True)
-        )
+        ends = ((tiles.senders.tolist(), tiles.receivers.tolist()) for tiles in round_.tiles)
+        pairs = tuple(pair for columns in ends for pair in zip(*columns, strict=True))
         start = 0
         for length in round_.lengths:
             shapes, shift = [tiles.shape for tiles in round_.tiles], [0] * len(self.step.shape)
@@ -62,11 +61,10 @@ class _TileExchangeEmitter:
                 (shape,) = shapes
                 shapes, shift[round_.longest] = [(*shape[: round_.longest], length, *shape[round_.longest + 1 :])], start
             start += length
-            tile = self._sent(round_, shapes, shift)
-            moved = self.site.permute(tile, self.site.groups.moves(self.site.mesh, self.step.digits, pairs))
-            self.arrived = moved
+            tile, moves = self._sent(round_, shapes, shift), self.site.groups.moves(self.site.mesh, self.step.digits, pairs)
+            self.arrived = arrived = self.site.permute(tile, moves)
             for tiles, shape in zip(round_.tiles, shapes, strict=True):
-                self._put(tiles, shape, shift, self.emit.reshape(moved, shape))
+                self._put(tiles, shape, shift, self.emit.reshape(arrived, shape))
 
     def _sent(self, round_: Round, shapes: list[Shape], shift: list[int]) -> ir.Value:
         """The tile that this device sends, as a flat list of elements if tiles have several shapes."""

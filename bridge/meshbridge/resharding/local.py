@@ -160,9 +160,8 @@ class LocalBuffer:
         starts = self._set_view(*sorted(entered))
         split = tuple(starts.index(i) for i in entered)
         in_place = sorted([*remaining, *gathered], key=lambda position: position.order)
-        self.order = (
-            in_place if [position for position in in_place if position not in gathered] == remaining else [*gathered, *remaining]
-        )
+        fits = [position for position in in_place if position not in gathered] == remaining
+        self.order = in_place if fits else [*gathered, *remaining]
         indices = [self.order.index(position) for position in gathered]
         starts = self._starts(sorted(indices), 0)
         concat = tuple(starts.index(i) for i in indices)

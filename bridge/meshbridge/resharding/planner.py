@@ -55,35 +55,29 @@ def plan(
         if sharding.partial_axes and sharding.partial_kind.startswith("bitwise") and not re.match(r"(ui|si|i)\d+$", dtype):
             raise MeshError(f"a partial value of kind {sharding.partial_kind} needs integers, found {dtype}")
     source, target = _normal(shape, mesh, source), _normal(shape, mesh, target)
-    start = buffer_shape(shape, mesh, source)
+    empty = _without_steps(shape, dtype, mesh, source, target)
     if (partial_source := split_to_partial(shape, mesh, source, target)) is not None:
         following_steps = plan(shape, dtype, mesh, partial_source, target, options).steps
-        return ReshardingPlan(
-            shape,
-            dtype,
-            mesh,
-            source,
-            target,
-            start,
-            (*split_to_partial_steps(shape, mesh, source, partial_source), *following_steps),
-        )
+        return replace(empty, steps=(*split_to_partial_steps(shape, mesh, source, partial_source), *following_steps))
     if _is_priced(shape, mesh, source, target, options):
-        return ReshardingPlan(
-            shape, dtype, mesh, source, target, start, _steps_of_best_candidate(shape, dtype, mesh, source, target, options)
-        )
+        return replace(empty, steps=_steps_of_best_candidate(shape, dtype, mesh, source, target, options))
     plans: list[ReshardingPlan] = []
     for route in routes(shape, mesh, source, target):
-        grown = prod(buffer_shape(shape, mesh, route[0])) - prod(start)  # what a device must receive on the candidate
+        grown = prod(buffer_shape(shape, mesh, route[0])) - prod(empty.start)  # what a device must receive on the way
         if plans and not options.exact and options.beta * grown * element_bytes(dtype) > plans[0].seconds(options):
             continue
         route_steps = _along(shape, dtype, mesh, source, route, options)
         if route_steps is not None:
-            plans.append(ReshardingPlan(shape, dtype, mesh, source, target, start, route_steps))
+            plans.append(replace(empty, steps=route_steps))
             if len(route) == 1 and _is_unbeatable(plans[-1], options):
                 break
     if not plans:
         raise PlanError(f"no plan leads from {source} to {target} for a tensor of shape {list(shape)} on mesh {list(mesh.shape)}")
     return _cheapest(plans, options)
+
+
+def _without_steps(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding) -> ReshardingPlan:
+    return ReshardingPlan(shape, dtype, mesh, source, target, buffer_shape(shape, mesh, source), ())
 
 
 def _is_priced(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, options: PlanOptions) -> bool:
@@ -108,11 +102,8 @@ def _steps_of_best_candidate(
         steps = plan(padded, dtype, mesh, source, target, options).steps
         return in_padding(shape, padded, mesh, source, target, steps, options.lists(mesh))
     if candidate.kind == "tiles":
-        start = buffer_shape(shape, mesh, source)
-        exchanges = [
-            ReshardingPlan(shape, dtype, mesh, source, target, start, steps)
-            for steps in plans_by_tiles(shape, mesh, source, target)
-        ]
+        empty = _without_steps(shape, dtype, mesh, source, target)
+        exchanges = [replace(empty, steps=steps) for steps in plans_by_tiles(shape, mesh, source, target)]
         steps = _cheapest(exchanges, options).steps
     else:
         digits = relabelling(mesh, source, target)
@@ -204,28 +195,22 @@ def _along(
 @lru_cache(maxsize=65536)
 def _leg(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: PlanOptions) -> ReshardingPlan | None:
     """The cheapest plan from `source` to `target` without a stop."""
-    start = buffer_shape(shape, mesh, source)
+    empty = _without_steps(shape, dtype, mesh, source, target)
     candidates = list(plans_between(shape, mesh, source, target, options.lists(mesh), options.slowest))
     if not options.exact:
         candidates = [steps for steps in candidates if _longest_exchange(steps) <= options.permutes(mesh)] or candidates
-    plans = [ReshardingPlan(shape, dtype, mesh, source, target, start, steps) for steps in candidates]
-    if (
-        options.exact
-        and plans
-        and not any(_is_lean(candidate, options) for candidate in plans)
-        and _could_be_tiles(plans[0], options)
-    ):
-        tile_steps = plans_by_tiles(shape, mesh, source, target)
-        plans += [ReshardingPlan(shape, dtype, mesh, source, target, start, steps) for steps in tile_steps]
+    plans = [replace(empty, steps=steps) for steps in candidates]
+    has_lean = not options.exact or any(_is_lean(candidate, options) for candidate in plans)
+    if plans and not has_lean and _could_be_tiles(plans[0], options):
+        plans += [replace(empty, steps=steps) for steps in plans_by_tiles(shape, mesh, source, target)]
     return _cheapest(plans, options) if plans else None
 
 
 def _could_be_tiles(candidate: ReshardingPlan, options: PlanOptions) -> bool:
     """Whether an exchange of tiles does the same, in no more permutes than allowed."""
-    plain = not (candidate.source.partial_axes or candidate.target.partial_axes)
-    return plain and candidate.mesh.group_size(exchanged_axes(candidate.source, candidate.target)) <= options.permutes(
-        candidate.mesh
-    )
+    mesh, source, target = candidate.mesh, candidate.source, candidate.target
+    plain = not (source.partial_axes or target.partial_axes)
+    return plain and mesh.group_size(exchanged_axes(source, target)) <= options.permutes(mesh)
 
 
 def _is_lean(candidate: ReshardingPlan, options: PlanOptions) -> bool:

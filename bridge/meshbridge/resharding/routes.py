@@ -34,23 +34,15 @@ def split_to_partial(shape: Shape, mesh: Mesh, source: Sharding, target: Shardin
         return None
     _, new_partial = reduced_axes(source, target)
     is_alike = not source.partial_axes or source.partial_kind == target.partial_kind
-    if (
-        not new_partial
-        or not is_alike
-        or not (source.is_plain and target.is_plain)
-        or not is_even(shape, mesh, source.split_axes)
-    ):
+    is_plain = source.is_plain and target.is_plain
+    if not new_partial or not is_alike or not is_plain or not is_even(shape, mesh, source.split_axes):
         return None
     split = tuple(axes[: len(axes) - _ending(axes, new_partial)] for axes in source.split_axes)
     if split == source.split_axes:
         return None
-    newly_partial = {axis for axes, remaining in zip(source.split_axes, split, strict=True) for axis in axes[len(remaining) :]}
-    return replace(
-        source,
-        split_axes=split,
-        partial_axes=tuple(sorted({*source.partial_axes, *newly_partial})),
-        partial_kind=target.partial_kind,
-    )
+    summed = {axis for axes, remaining in zip(source.split_axes, split, strict=True) for axis in axes[len(remaining) :]}
+    partial_axes = tuple(sorted({*source.partial_axes, *summed}))
+    return replace(source, split_axes=split, partial_axes=partial_axes, partial_kind=target.partial_kind)
 
 
 def _ending(axes: Axes, ending: Axes) -> int:

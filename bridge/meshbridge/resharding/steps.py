@@ -404,9 +404,8 @@ def _fixed_numbers(sources: Digits, targets: Digits) -> int:
     """How many device numbers along `sources` equal those along `targets`: where the digits, each times the difference of its two
     weights, add up to 0. The largest digit follows from the others."""
     weights = [{digit: group_size(digits[i + 1 :]) for i, digit in enumerate(digits)} for digits in (sources, targets)]
-    *smaller, largest = sorted(
-        ((digit.radix, weights[0][digit] - weights[1][digit]) for digit in sources), key=lambda pair: pair[0]
-    )
+    differences = ((digit.radix, weights[0][digit] - weights[1][digit]) for digit in sources)
+    *smaller, largest = sorted(differences, key=lambda pair: pair[0])
     sums = {0: 1}
     for radix, difference in smaller:
         next_sums: dict[int, int] = {}

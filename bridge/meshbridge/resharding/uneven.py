@@ -211,17 +211,14 @@ def _padded(mesh: Mesh, resized: tuple[Reblock, ...], even: PlanCandidate | None
 
 def _along(kind: Kind, mesh: Mesh, steps: Sequence[tuple[Step, int]]) -> PlanCandidate:
     """The candidate of these steps, each with the elements of the buffer before it."""
-    candidate = PlanCandidate(kind, 0, 0, 0)
+    total = PlanCandidate(kind, 0, 0, 0)
     for step, before in steps:
         if relayed := step.relayed(before):
-            candidate = candidate._replace(relayed=(*candidate.relayed, relayed))
+            total = total._replace(relayed=(*total.relayed, relayed))
         else:
-            busiest, received = (
-                candidate.busiest + step.received(before),
-                candidate.received + step.total(before, mesh.size) / mesh.size,
-            )
-            candidate = candidate._replace(busiest=busiest, received=received, launches=candidate.launches + step.collectives)
-    return candidate
+            busiest, received = total.busiest + step.received(before), total.received + step.total(before, mesh.size) / mesh.size
+            total = total._replace(busiest=busiest, received=received, launches=total.launches + step.collectives)
+    return total
 
 
 def _resized(shape: Shape, whole: Shape, mesh: Mesh, source: Split, target: Split, options: PlanOptions) -> tuple[Reblock, ...]:
@@ -272,9 +269,7 @@ def _connected(dims: tuple[SplitDim, ...]) -> list[tuple[SplitDim, ...]]:
 def _owned(mesh: Mesh, dims: tuple[SplitDim, ...]) -> tuple[float, float]:
     """Elements that a device owns before and needs after, along `dims`: the average and the least."""
     axes = [axis for _, before, after in dims for axis in (*before, *after)]
-    if len(set(axes)) == len(
-        axes
-    ):  # each pair of blocks is on the same number of devices, and their overlaps add up to the tensor
+    if len(set(axes)) == len(axes):  # each pair of blocks is on as many devices, and their overlaps add up to the tensor
         return prod(size for size, _, _ in dims) / mesh.group_size(axes), prod(_least_owned(mesh, dim) for dim in dims)
     met: Grid = np.ones(())
     wanted: Grid = np.ones(())

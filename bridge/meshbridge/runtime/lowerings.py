@@ -177,16 +177,14 @@ def replace_computations(by: Replace) -> None:
     def lower_computation(
         jaxpr: Any, *arguments: Any, compiler_options_kvs: Options, lowering_parameters: Any, **named: Any
     ) -> Any:
-        unmarked = tuple(option for option in compiler_options_kvs if option[0] != MARK)
+        plain = tuple(option for option in compiler_options_kvs if option[0] != MARK)
         moves = not getattr(jaxpr, "jaxpr", jaxpr).eqns  # as jax.device_put does, whose shardings may be of any devices
         mark = _marked_with(compiler_options_kvs) or _marked_within(jaxpr) or (None if moves else everywhere())
         if mark is None or _is_as_written(lowering_parameters):
-            return lower_as_it_is(
-                jaxpr, *arguments, compiler_options_kvs=unmarked, lowering_parameters=lowering_parameters, **named
-            )
+            return lower_as_it_is(jaxpr, *arguments, compiler_options_kvs=plain, lowering_parameters=lowering_parameters, **named)
         rules = (*LOWERING_RULES, *(lowering_parameters.override_lowering_rules or ()))
         inlined = replace(lowering_parameters, override_lowering_rules=rules)
-        lowered = lower_as_it_is(jaxpr, *arguments, compiler_options_kvs=unmarked, lowering_parameters=inlined, **named)
+        lowered = lower_as_it_is(jaxpr, *arguments, compiler_options_kvs=plain, lowering_parameters=inlined, **named)
         return by(lowered, mark) if _partitions(lowered) > 1 else lowered
 
     def stage(trace: Any, source: Any, *arguments: Any, **parameters: Any) -> Any:

@@ -238,9 +238,8 @@ class Executable:
         """The same buffers in the client's order: by position in `devices`, whatever the mesh's order."""
         buffers = {shard.device: shard.data for shard in placed.addressable_shards}
         memory = placed.sharding.memory_kind
-        replicated = NamedSharding(
-            jax.sharding.Mesh(np.array(self.loaded.devices), ("replica",)), PartitionSpec(), memory_kind=memory
-        )
+        mesh = jax.sharding.Mesh(np.array(self.loaded.devices), ("replica",))
+        replicated = NamedSharding(mesh, PartitionSpec(), memory_kind=memory)
         shape = placed.sharding.shard_shape(placed.shape)
         return jax.make_array_from_single_device_arrays(
             shape, replicated, [buffers[device] for device in self.loaded.devices if device in buffers]
@@ -314,13 +313,9 @@ def devices_for(module: ir.Module, available: Sequence[Any] | None = None, argum
         available = jax.local_devices()
     elif available is None:
         meshes = (getattr(getattr(leaf, "sharding", None), "mesh", None) for leaf in jax.tree.leaves(arguments))
-        argument_devices = (
-            tuple(argument_mesh.devices.flat) for argument_mesh in meshes if isinstance(argument_mesh, jax.sharding.Mesh)
-        )
+        orders = (tuple(view.devices.flat) for view in meshes if isinstance(view, jax.sharding.Mesh))
         # A program that has an order of devices itself means that of JAX's.
-        available = next(
-            (candidate for candidate in argument_devices if len(candidate) == mesh.size and not mesh.device_ids), jax.devices()
-        )
+        available = next((order for order in orders if len(order) == mesh.size and not mesh.device_ids), jax.devices())
     if mesh.size > len(available):
         raise MeshError(f"error: mesh @{mesh.name} needs {mesh.size} devices, there are {len(available)}")
     used = tuple(available[: mesh.size])

@@ -256,9 +256,7 @@ def require_same_values(values: Mapping[str, np.ndarray[Any, Any]], devices: Seq
     own = np.stack([np.frombuffer(_hash(value), np.uint8) for value in values.values()])
     all_hashes = np.asarray(multihost_utils.process_allgather(own)).reshape(-1, *own.shape)
     for position, label in enumerate(values):
-        differ = [
-            process for process, value_hash in enumerate(all_hashes[:, position]) if (value_hash != all_hashes[0, position]).any()
-        ]
+        differ = [process for process, hashes in enumerate(all_hashes) if (hashes[position] != all_hashes[0, position]).any()]
         if differ:
             hint = "jax.make_array_from_process_local_data makes one array of what each process has"
             text = f"{named(differ)} {'has' if len(differ) == 1 else 'have'} another value than process 0"

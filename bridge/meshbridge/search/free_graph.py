@@ -115,9 +115,8 @@ class FreeGraph:
         tensors, counts = self.folded.tensors, self._counts
 
         def size(dimensions: Iterable[Dimension]) -> float:
-            return sum(
-                local_bytes(tensors[tensor], self.mesh) * counts[tensor] for tensor in {tensor for tensor, _ in dimensions}
-            )
+            members = {tensor for tensor, _ in dimensions}
+            return sum(local_bytes(tensors[tensor], self.mesh) * counts[tensor] for tensor in members)
 
         count = CLASSES
         while count > 1 and (count + 1) ** len(self.axes) > MOST_STARTS:

@@ -146,10 +146,7 @@ class SearchedPlan:
         if not self.constraints:
             return ["", f"{steps}; no constraints that were tried make it shorter"]
         rows = [("", "of", "saves", "write")]
-        rows += [
-            (constraint.location.short, constraint.op, time_text(constraint.saves), constraint.text)
-            for constraint in self.constraints
-        ]
+        rows += [(line.location.short, line.op, time_text(line.saves), line.text) for line in self.constraints]
         steps_text = f"{steps}, with these constraints {time_text(self.constrained_seconds)}:"
         return ["", steps_text, "", *table(rows, left={0, 1, 3}).splitlines()]
 

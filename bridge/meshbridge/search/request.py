@@ -180,10 +180,7 @@ def fix(module: ir.Module, mesh: Mesh, fixed: Iterable[Fixed]) -> None:
     writers = {"arguments": reannotate.annotate_argument, "results": reannotate.annotate_result}
     for sharding in fixed:
         matched = [
-            (side, index)
-            for side in writers
-            for index, path in enumerate(getattr(leaves, side))
-            if matches(sharding.pattern, path)
+            (side, i) for side in writers for i, path in enumerate(getattr(leaves, side)) if matches(sharding.pattern, path)
         ]
         if not matched:
             some = ", ".join((*leaves.arguments[:4], *(("…",) if len(leaves.arguments) > 4 else ())))

@@ -301,10 +301,7 @@ class ShardingProblem:
                 resharded = before.with_split(self.splits[source][form.split])
                 prices = self._arriving(resharded)
                 serves = form.need if form.runs >= node.kind.weight and form.is_inside == is_inside else None
-                needs = [
-                    self.graph.identity_need(node.kind, resharded, after.with_split(target_split))
-                    for target_split in self.splits[target]
-                ]
+                needs = [self.graph.identity_need(node.kind, resharded, after.with_split(split)) for split in self.splits[target]]
                 rows.append([0.0 if need == serves else prices.price(need) for need in needs])
             cost = node.kind.weight / readers * np.array(rows)
             if ends[1] is not None:

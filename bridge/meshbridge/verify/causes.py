@@ -171,14 +171,12 @@ def devices(numbers: Sequence[int] | Array) -> str:
 def permuted(case: Case) -> str | None:
     """Devices hold the shards of other devices."""
     owners = {row.tobytes(): device for device, row in reversed(list(enumerate(case.expected)))}
-    owner_of_wrong = [owners.get(case.found[device].tobytes()) for device in case.wrong]
-    if any(owner is None for owner in owner_of_wrong):
+    holders = [owners.get(case.found[device].tobytes()) for device in case.wrong]
+    if any(owner is None for owner in holders):
         return None
-    pairs = [
-        f"device {device} holds what device {owner} should" for device, owner in zip(case.wrong, owner_of_wrong, strict=True)
-    ]
-    if len(set(owner_of_wrong)) == 1 and len(pairs) > 1:
-        return f"{devices(case.wrong)} the shard of device {owner_of_wrong[0]}: the offset of a device's own shard is missing"
+    pairs = [f"device {device} holds what device {owner} should" for device, owner in zip(case.wrong, holders, strict=True)]
+    if len(set(holders)) == 1 and len(pairs) > 1:
+        return f"{devices(case.wrong)} the shard of device {holders[0]}: the offset of a device's own shard is missing"
     ellipsis = ", …" if len(pairs) > 4 else ""
     text = "the devices hold each other's shards: " + ", ".join(pairs[:4])
     return f"{text}{ellipsis}: a permutation, or the order of a group's members, is wrong"

@@ -69,10 +69,9 @@ def _from_text(op: ir.Operation, element: ir.Type, shape: tuple[int, ...]) -> Ar
     if is_complex(element):
         part = ir.ComplexType(element).element_type
         numbers = np.array([_number(token, part) for token in tokens]).reshape(-1, 2)
-        complex_numbers = numbers[:, 0] + 1j * numbers[:, 1]
-        return np.asarray(complex_numbers.astype(np.complex64 if width_of(part) == 32 else np.complex128)).reshape(
-            _filled(complex_numbers, shape)
-        )
+        dtype = np.complex64 if width_of(part) == 32 else np.complex128
+        complexes = (numbers[:, 0] + 1j * numbers[:, 1]).astype(dtype)
+        return complexes.reshape(_filled(complexes, shape))
     numbers = np.array([_number(token, element) for token in tokens])
     return numbers.reshape(_filled(numbers, shape))
 

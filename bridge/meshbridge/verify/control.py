@@ -50,10 +50,7 @@ def while_(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[
         changed = machine.run(op, 1, carried)
         if not going.all():
             _refuse_communication(op, "iterates more often")
-            changed = [
-                _chosen(going, changed_value, carried_value)
-                for changed_value, carried_value in zip(changed, carried, strict=True)
-            ]
+            changed = [_chosen(going, *values) for values in zip(changed, carried, strict=True)]
         carried = changed
     raise OpError(op, f"has not ended after {machine.trips} iterations")
 
@@ -85,9 +82,7 @@ def _branches(machine: Evaluator, op: ir.Operation, index: Array) -> list[Array]
         _refuse_communication(op, "takes another branch")
     for branch in branches[1:]:
         branch_results = machine.run(op, branch, [])
-        results = [
-            _chosen(index == branch, branch_value, value) for branch_value, value in zip(branch_results, results, strict=True)
-        ]
+        results = [_chosen(index == branch, *values) for values in zip(branch_results, results, strict=True)]
     return results
 
 

@@ -131,11 +131,9 @@ class Field:
         if len(flat) <= 64:
             return self.power(flat, self.prime - 2)
         half = len(flat) // 2
-        first_half, second_half = flat[:half], flat[half : 2 * half]
-        inverses = self._inverse_of_units(np.concatenate([self.multiply(first_half, second_half), flat[2 * half :]]))
-        return np.concatenate(
-            [self.multiply(inverses[:half], second_half), self.multiply(inverses[:half], first_half), inverses[half:]]
-        )
+        a, b = flat[:half], flat[half : 2 * half]
+        inverses = self._inverse_of_units(np.concatenate([self.multiply(a, b), flat[2 * half :]]))
+        return np.concatenate([self.multiply(inverses[:half], b), self.multiply(inverses[:half], a), inverses[half:]])
 
     def power(self, numbers: Array, exponent: int) -> Array:
         """x to a non-negative integer, by squaring."""

@@ -73,15 +73,13 @@ def manual_computation(machine: Evaluator, op: ir.Operation, operands: list[Arra
         results = machine.run(op, 0, shards)
     finally:
         machine.grid = outer
-    global_results = []
+    wholes = []
     for number, (value, sharding) in enumerate(zip(results, out, strict=True)):
         dims, shape = dims_of_sharding(mesh, sharding, manual), shape_of(op.results[number])
         if machine.joined is not None and outer.count == 1:
             machine.joined[op.results[number]] = mesh.everywhere(value)
-        global_results.append(
-            _inside(value, dims, mesh, shape) if outer.count > 1 else _outside(op, number, value, dims, mesh, shape)
-        )
-    return global_results
+        wholes.append(_inside(value, dims, mesh, shape) if outer.count > 1 else _outside(op, number, value, dims, mesh, shape))
+    return wholes
 
 
 def _outside(op: ir.Operation, number: int, value: Array, dims: Dims, mesh: DeviceMesh, shape: tuple[int, ...]) -> Array:

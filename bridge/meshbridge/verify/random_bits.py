@@ -75,9 +75,8 @@ def _threefry_bits(state: Array, shape: tuple[int, ...], width: int) -> tuple[Ar
     blocks = [-(-size // 2) if dim == halved else size for dim, size in enumerate(sizes)]
     count = int(np.prod(blocks, dtype=np.int64))
     pair = [word.reshape(-1, *blocks) for word in threefry(key, _words(_counted(start, count)))]
-    interleaved = np.stack(pair, axis=halved + 2).reshape(
-        -1, *(2 * size if dim == halved else size for dim, size in enumerate(blocks))
-    )
+    doubled = (2 * size if dim == halved else size for dim, size in enumerate(blocks))
+    interleaved = np.stack(pair, axis=halved + 2).reshape(-1, *doubled)
     cropped = interleaved[index(slice(None), *(slice(0, size) for size in sizes))]
     return cropped.reshape(len(state), -1), np.concatenate([state[:, :1], start + np.uint64(count)], axis=1)
 

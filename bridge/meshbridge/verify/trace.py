@@ -87,13 +87,9 @@ class Tracer:
             if self.found is not None or not len(op.operands):  # constants of one location need not be one value
                 return
             for number, value in enumerate(results):
-                candidates = self.recorded.get((key_of(op), number), [])
-                if (
-                    candidates
-                    and value.shape[0] == 1
-                    and not any(self._explains(value[0], candidate) for candidate in candidates)
-                ):
-                    self.found = op, key_of(op), number, candidates
+                tensors = self.recorded.get((key_of(op), number), [])
+                if tensors and value.shape[0] == 1 and not any(self._explains(value[0], tensor) for tensor in tensors):
+                    self.found = op, key_of(op), number, tensors
                     return
 
         return observe
@@ -111,26 +107,24 @@ class Tracer:
             self._weights[size] = self.field.random("sketch", (SKETCHES, size))
         return self._weights[size]
 
-    def _explains(self, value: Array, candidate: Sketches) -> bool:
+    def _explains(self, value: Array, tensor: Sketches) -> bool:
         """Whether the devices' values are, or may be, shards of the global value."""
-        if len(candidate.shape) != value.ndim or not all(
-            local and size % local == 0 for size, local in zip(value.shape, candidate.shape, strict=True)
+        if len(tensor.shape) != value.ndim or not all(
+            local and size % local == 0 for size, local in zip(value.shape, tensor.shape, strict=True)
         ):
             return True  # padded, or sharded differently: unknown
-        tiles = self.tiles(value, candidate.shape)
-        if {tuple(row) for row in candidate.sketches.tolist()} <= tiles:
+        tiles = self.tiles(value, tensor.shape)
+        if {tuple(row) for row in tensor.sketches.tolist()} <= tiles:
             return True
-        return any(self._is_partial(candidate, chosen, tiles) for chosen in self.mesh.choices()) or self._is_extreme(
-            value, candidate
-        )
+        return any(self._is_partial(tensor, axes, tiles) for axes in self.mesh.choices()) or self._is_extreme(value, tensor)
 
-    def _is_extreme(self, value: Array, candidate: Sketches) -> bool:
-        if candidate.value is None:
+    def _is_extreme(self, value: Array, tensor: Sketches) -> bool:
+        if tensor.value is None:
             return False
         return any(
             map(
                 partial_along,
-                cases_of_shape(self.field, self.mesh, self.field.as_finite(value), self.mesh.everywhere(candidate.value)),
+                cases_of_shape(self.field, self.mesh, self.field.as_finite(value), self.mesh.everywhere(tensor.value)),
             )
         )
 
@@ -140,14 +134,14 @@ class Tracer:
         rows = value.reshape(split).transpose(*range(0, 2 * value.ndim, 2), *range(1, 2 * value.ndim, 2))
         return {tuple(row) for row in self.sketches(np.ascontiguousarray(rows).reshape(-1, *shape)).tolist()}
 
-    def _is_partial(self, candidate: Sketches, names: tuple[str, ...], tiles: set[Sketch]) -> bool:
-        totals = self.field.sum(self.mesh.everywhere(candidate.sketches)[self.mesh.groups_along(names)], (1,))
+    def _is_partial(self, tensor: Sketches, names: tuple[str, ...], tiles: set[Sketch]) -> bool:
+        totals = self.field.sum(self.mesh.everywhere(tensor.sketches)[self.mesh.groups_along(names)], (1,))
         return {tuple(row) for row in totals.tolist()} <= tiles
 
-    def wrong_devices(self, value: Array, candidate: Sketches) -> tuple[int, ...]:
+    def wrong_devices(self, value: Array, tensor: Sketches) -> tuple[int, ...]:
         """The devices that hold no shard of a global value."""
-        tiles = self.tiles(value, candidate.shape)
-        rows = self.mesh.everywhere(candidate.sketches).tolist()
+        tiles = self.tiles(value, tensor.shape)
+        rows = self.mesh.everywhere(tensor.sketches).tolist()
         return tuple(device for device, row in enumerate(rows) if tuple(row) not in tiles)
 
 
@@ -192,10 +186,10 @@ def describe(tracer: Tracer, source: Capture, partitioned: Capture, again: Captu
     The captures are of the op in both programs, and in the partitioned one with other padding, if its arguments have padding.
     """
     assert tracer.found is not None
-    op, key, number, candidates = tracer.found
+    op, key, number, tensors = tracer.found
     value, local = (tracer.field.as_finite(capture.results[number]) for capture in (source, partitioned))
     value, local = value[0], tracer.mesh.everywhere(local)
-    devices = tracer.wrong_devices(value, candidates[0])
+    devices = tracer.wrong_devices(value, tensors[0])
     element = differing_element(value, local[devices[0]]) if devices else ()
     cause = _partial_operand(tracer, source, partitioned)
     if not cause:
@@ -210,7 +204,6 @@ def _partial_operand(tracer: Tracer, source: Capture, partitioned: Capture) -> s
     for value, local in zip(*finite, strict=False):  # ops of one location may have more operands
         cases = cases_of_shape(tracer.field, tracer.mesh, value[0], tracer.mesh.everywhere(local))
         if all(len(case.wrong) for case in cases) and (partial := next(filter(None, map(partial_along, cases)), None)):
-            return (
-                f"an operand is a partial {partial[0]} along {listed(partial[1])} when this op reads it: an all-reduce is missing"
-            )
+            kind, axes = partial
+            return f"an operand is a partial {kind} along {listed(axes)} when this op reads it: an all-reduce is missing"
     return ""

@@ -171,9 +171,8 @@ def verify(source: ir.Module, partitioned: ir.Module, *, seed: int = 0, runs: in
             differences = compare(expected, results)
         if differences:
             differences = with_causes(partitioned_program, differences, field, inputs, expected, limit)
-            return Verdict(
-                differences, tuple(primes), find_parting(source_program, partitioned_program, field, inputs, limit), tuple(kinds)
-            )
+            parting = find_parting(source_program, partitioned_program, field, inputs, limit)
+            return Verdict(differences, tuple(primes), parting, tuple(kinds))
     return Verdict((), tuple(primes), kinds=tuple(kinds))
 
 
