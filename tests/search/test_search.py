@@ -264,7 +264,7 @@ def test_what_annotations_lead_to_is_tried() -> None:
     program = jax.jit(step, in_shardings=(None, {"x": held, "y": held})).lower(*shapes(2))
     tried: list[Trial] = []
     plan = meshbridge.search(program, machine="v5p", seconds=UNLIMITED, on_trial=lambda trial, number: tried.append(trial))
-    assert tried[0].way is None
+    assert tried[0].variant is None
     assert plan.seconds <= tried[0].seconds
 
 
