@@ -27,6 +27,7 @@ LAYERS = (
     "pass_names",
     "runtime",
     "upstream",
+    "emit",
     "lowering",
     "overlap",
     "collectives",

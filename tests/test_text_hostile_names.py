@@ -21,14 +21,14 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import meshbridge
 from meshbridge.cost.trace import chrome_trace
+from meshbridge.emit.python.code import comment, docstring
 from meshbridge.ir import mlir
 from meshbridge.ir.errors import MeshError, ShardingWarning
 from meshbridge.ir.mlir import OpError, ir
-from meshbridge.lowering.shard_map.code import comment, docstring
 from meshbridge.reports import Report
 from meshbridge.text import joined, quoted, table, visible
 from meshbridge.tools import cli, console
-from tests.lowering.shard_map.running import run
+from tests.emit.python.running import run
 
 NAMES = (
     'a"""; raise SystemExit("ran"); """',

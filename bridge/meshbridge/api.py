@@ -168,7 +168,7 @@ def partition(
     opened = opened.planned(how)
     partitioning.partition_module(opened.module, how)
     if emit == "shard_map":
-        from meshbridge.lowering.shard_map.program import write
+        from meshbridge.emit.python.program import write
 
         return write(opened)
     if stablehlo_version is not None:

@@ -12,9 +12,9 @@ from typing import get_args
 from meshbridge import conversion, partitioning, pipeline
 from meshbridge.cost.objective import UNNAMED
 from meshbridge.dialect.module_mesh import is_partitioned
+from meshbridge.emit.python import program as python_file
 from meshbridge.ir.mlir import MeshError
 from meshbridge.lowering.plain_stablehlo import check_version
-from meshbridge.lowering.shard_map import program as python_file
 from meshbridge.machines.target import has_topology
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from meshbridge.dialect.attributes import integers
+from meshbridge.emit.python import literals
+from meshbridge.emit.python.code import INDENT, Code, call, literal, returned, tuple_of
+from meshbridge.emit.python.elementwise import direction_of
+from meshbridge.emit.python.scope import Scope
+from meshbridge.emit.python.shapes import sizes
+from meshbridge.emit.python.table import writes
 from meshbridge.ir.builder import element_of, op_of
 from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.uses import defining_name
-from meshbridge.lowering.shard_map import literals
-from meshbridge.lowering.shard_map.code import INDENT, Code, call, literal, returned, tuple_of
-from meshbridge.lowering.shard_map.elementwise import direction_of
-from meshbridge.lowering.shard_map.scope import Scope
-from meshbridge.lowering.shard_map.shapes import sizes
-from meshbridge.lowering.shard_map.table import writes
 
 _REDUCERS = {
     "add": ("sum", "lax.reduce_sum", "lax.add"),

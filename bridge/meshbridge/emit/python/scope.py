@@ -13,12 +13,7 @@ from itertools import chain
 import numpy as np
 
 from meshbridge.cost.communication import Collective
-from meshbridge.ir.builder import element_of, op_of, shape_of
-from meshbridge.ir.locations import SourceLocation, location_of
-from meshbridge.ir.mlir import OpError, ir, terminator
-from meshbridge.ir.sharding import Axes, Mesh
-from meshbridge.ir.uses import block_of, is_argument
-from meshbridge.lowering.shard_map.code import (
+from meshbridge.emit.python.code import (
     INDENT,
     Code,
     call,
@@ -30,9 +25,14 @@ from meshbridge.lowering.shard_map.code import (
     statement,
     tuple_of,
 )
-from meshbridge.lowering.shard_map.literals import WIDE, dtype_name
-from meshbridge.lowering.shard_map.names import UniqueNames, base_name
-from meshbridge.lowering.shard_map.table import WRITINGS
+from meshbridge.emit.python.literals import WIDE, dtype_name
+from meshbridge.emit.python.names import UniqueNames, base_name
+from meshbridge.emit.python.table import WRITINGS
+from meshbridge.ir.builder import element_of, op_of, shape_of
+from meshbridge.ir.locations import SourceLocation, location_of
+from meshbridge.ir.mlir import OpError, ir, terminator
+from meshbridge.ir.sharding import Axes, Mesh
+from meshbridge.ir.uses import block_of, is_argument
 from meshbridge.text import size_text
 
 INLINE = 40

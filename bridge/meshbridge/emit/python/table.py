@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from meshbridge.emit.python.code import Code
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.registry import Registry
-from meshbridge.lowering.shard_map.code import Code
 
 if TYPE_CHECKING:
-    from meshbridge.lowering.shard_map.scope import Scope
+    from meshbridge.emit.python.scope import Scope
 
 Written = Code | Sequence[Code] | None
 """One expression for the result, or the tuple of them; one for each; none where the function said so to the scope itself."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from meshbridge.dialect.attributes import integers
+from meshbridge.emit.python import literals
+from meshbridge.emit.python.code import ATOM, Code, bracketed, call, list_of, literal, method
+from meshbridge.emit.python.scope import Scope
+from meshbridge.emit.python.table import writes
 from meshbridge.ir.builder import element_of, shape_of
 from meshbridge.ir.mlir import ir
-from meshbridge.lowering.shard_map import literals
-from meshbridge.lowering.shard_map.code import ATOM, Code, bracketed, call, list_of, literal, method
-from meshbridge.lowering.shard_map.scope import Scope
-from meshbridge.lowering.shard_map.table import writes
 
 
 def integer(op: ir.Operation, name: str) -> int:

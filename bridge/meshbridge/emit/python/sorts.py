@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from meshbridge.emit.python import literals
+from meshbridge.emit.python.code import Code, call, literal, statement, tuple_of
+from meshbridge.emit.python.elementwise import direction_of, is_total
+from meshbridge.emit.python.scope import Scope
+from meshbridge.emit.python.shapes import integer
+from meshbridge.emit.python.table import writes
 from meshbridge.ir.builder import element_of, op_of
 from meshbridge.ir.mlir import ir, terminator
 from meshbridge.ir.uses import is_argument
-from meshbridge.lowering.shard_map import literals
-from meshbridge.lowering.shard_map.code import Code, call, literal, statement, tuple_of
-from meshbridge.lowering.shard_map.elementwise import direction_of, is_total
-from meshbridge.lowering.shard_map.scope import Scope
-from meshbridge.lowering.shard_map.shapes import integer
-from meshbridge.lowering.shard_map.table import writes
 
 
 @writes("sort")

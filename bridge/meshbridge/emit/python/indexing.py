@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from meshbridge.emit.python.code import Code, call, literal
+from meshbridge.emit.python.reductions import combiner_of
+from meshbridge.emit.python.scope import Scope
+from meshbridge.emit.python.shapes import sizes
+from meshbridge.emit.python.table import writes
 from meshbridge.ir.builder import shape_of
 from meshbridge.ir.mlir import ir, stablehlo, terminator
 from meshbridge.ir.uses import defining_op
-from meshbridge.lowering.shard_map.code import Code, call, literal
-from meshbridge.lowering.shard_map.reductions import combiner_of
-from meshbridge.lowering.shard_map.scope import Scope
-from meshbridge.lowering.shard_map.shapes import sizes
-from meshbridge.lowering.shard_map.table import writes
 
 
 def _indices(value: ir.Value, vector_dim: int, scope: Scope) -> Code:

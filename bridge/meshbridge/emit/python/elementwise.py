@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from meshbridge.emit.python import literals
+from meshbridge.emit.python.code import Code, call, infix, literal, method, prefix, tuple_of
+from meshbridge.emit.python.scope import Scope
+from meshbridge.emit.python.table import writes
 from meshbridge.ir.builder import element_of, shape_of
 from meshbridge.ir.mlir import ir
-from meshbridge.lowering.shard_map import literals
-from meshbridge.lowering.shard_map.code import Code, call, infix, literal, method, prefix, tuple_of
-from meshbridge.lowering.shard_map.scope import Scope
-from meshbridge.lowering.shard_map.table import writes
 
 _OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "and": "&", "or": "|", "xor": "^"}
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 import ml_dtypes
 import numpy as np
 
+from meshbridge.emit.python.code import UNARY, Code, list_of
 from meshbridge.ir.builder import element_of, shape_of
 from meshbridge.ir.elements import DTYPES
 from meshbridge.ir.mlir import OpError, ir
-from meshbridge.lowering.shard_map.code import UNARY, Code, list_of
 
 _NAMES = {**DTYPES, "i1": "bool_"}
 """What JAX calls an element type."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
+from meshbridge.emit.python.code import Code, call, infix, list_of, literal, statement, tuple_of, unpacked
+from meshbridge.emit.python.names import identifier
+from meshbridge.emit.python.scope import Scope
+from meshbridge.emit.python.table import writes
 from meshbridge.ir.builder import element_of, op_of, shape_of
 from meshbridge.ir.mlir import ir, terminator
 from meshbridge.ir.uses import defining_name
-from meshbridge.lowering.shard_map.code import Code, call, infix, list_of, literal, statement, tuple_of, unpacked
-from meshbridge.lowering.shard_map.names import identifier
-from meshbridge.lowering.shard_map.scope import Scope
-from meshbridge.lowering.shard_map.table import writes
 
 
 @writes("while")

@@ -1,6 +1,6 @@
 """Writes the parts of `docs/shard-map.md` that follow from the code: the example's program, and the table of operations.
 
-From the repository's root: `python -m tests.lowering.shard_map.table`.
+From the repository's root: `python -m tests.emit.python.table`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def example(text: str, folder: Path) -> str:
 
 def operations() -> str:
     """The section with the table."""
-    from meshbridge.lowering.shard_map import program
-    from meshbridge.lowering.shard_map.table import WRITINGS
+    from meshbridge.emit.python import program
+    from meshbridge.emit.python.table import WRITINGS
     from tests.operations.samples import SAMPLES
 
     assert program
@@ -45,7 +45,7 @@ def operations() -> str:
         f"{len(WRITINGS)} operations are written as they are. The mesh dialect's others, and what [status](status.md) lists as",
         f"legalized, are rewritten to these before. Of the {len(run)} samples of ops that run in JAX, all are written on even",
         f"shards, and all but {', '.join(REFUSED)} on uneven ones, and equal one device",
-        "(`tests/lowering/shard_map/test_table.py`).",
+        "(`tests/emit/python/test_table.py`).",
         "",
         "| op | written as |",
         "|---|---|",

@@ -19,6 +19,12 @@ from meshbridge.dialect.ops import (
     ReduceScatterOp,
     ShiftOp,
 )
+from meshbridge.emit.python.code import Code, call, infix, keywords, list_of, literal, method
+from meshbridge.emit.python.elementwise import is_bit
+from meshbridge.emit.python.reductions import combiner_of
+from meshbridge.emit.python.scope import Scope
+from meshbridge.emit.python.shapes import integer
+from meshbridge.emit.python.table import writes
 from meshbridge.ir.builder import element_of, shape_of
 from meshbridge.ir.device_lists import axes_along, device_table, group_positions, positions_of
 from meshbridge.ir.digits import axis_digits, groups_along
@@ -26,12 +32,6 @@ from meshbridge.ir.groups import rotated, shifted
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.ordered import is_orderable
 from meshbridge.lowering.exchanges import clamps_start
-from meshbridge.lowering.shard_map.code import Code, call, infix, keywords, list_of, literal, method
-from meshbridge.lowering.shard_map.elementwise import is_bit
-from meshbridge.lowering.shard_map.reductions import combiner_of
-from meshbridge.lowering.shard_map.scope import Scope
-from meshbridge.lowering.shard_map.shapes import integer
-from meshbridge.lowering.shard_map.table import writes
 
 _KINDS = {"sum": "add", "max": "maximum", "min": "minimum"}
 """Reductions of the dialect that JAX has over devices, by what combines two elements."""

@@ -22,7 +22,7 @@ from meshbridge.ir.mlir import MeshError
 from meshbridge.tools import cli
 from testdata.catalogue import BUILDERS, build
 from testdata.program import Program
-from tests.lowering.shard_map.running import run
+from tests.emit.python.running import run
 from tests.operations.differential import device_mesh
 
 QUICK = ("mlp_ws1d", "mlp_ws2d", "moe_fwd", "cp_attn_fwd", "misc_fft2", "misc_sort", "misc_cumsum", "loop_kmeans", "decode_seq")

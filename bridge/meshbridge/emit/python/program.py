@@ -10,12 +10,7 @@ from meshbridge.analysis.executions import executed
 from meshbridge.cost.communication import Collective, communicating, wire_bytes_on
 from meshbridge.dialect.boundary import Boundary, read_boundary
 from meshbridge.dialect.module_mesh import declared_meshes, mesh_or_single
-from meshbridge.ir.builder import shape_of
-from meshbridge.ir.groups import Groups
-from meshbridge.ir.mlir import MeshError, OpError, entries, ir, main_function, terminator, walk_all
-from meshbridge.ir.sharding import Axes, Mesh
-from meshbridge.lowering.blocks import lower_module
-from meshbridge.lowering.shard_map import (  # noqa: F401  they fill WRITINGS
+from meshbridge.emit.python import (  # noqa: F401  they fill WRITINGS
     collectives,
     contractions,
     control,
@@ -26,7 +21,7 @@ from meshbridge.lowering.shard_map import (  # noqa: F401  they fill WRITINGS
     shapes,
     sorts,
 )
-from meshbridge.lowering.shard_map.code import (
+from meshbridge.emit.python.code import (
     INDENT,
     Code,
     call,
@@ -37,10 +32,15 @@ from meshbridge.lowering.shard_map.code import (
     statement,
     tuple_of,
 )
-from meshbridge.lowering.shard_map.helpers import helper_sources
-from meshbridge.lowering.shard_map.literals import WIDE_NAMES, dtype_name
-from meshbridge.lowering.shard_map.names import UniqueNames, argument_name, identifier
-from meshbridge.lowering.shard_map.scope import Scope, Script, Value
+from meshbridge.emit.python.helpers import helper_sources
+from meshbridge.emit.python.literals import WIDE_NAMES, dtype_name
+from meshbridge.emit.python.names import UniqueNames, argument_name, identifier
+from meshbridge.emit.python.scope import Scope, Script, Value
+from meshbridge.ir.builder import shape_of
+from meshbridge.ir.groups import Groups
+from meshbridge.ir.mlir import MeshError, OpError, entries, ir, main_function, terminator, walk_all
+from meshbridge.ir.sharding import Axes, Mesh
+from meshbridge.lowering.blocks import lower_module
 from meshbridge.read.formats import Calling, Program, copy_module
 from meshbridge.text import size_text
 

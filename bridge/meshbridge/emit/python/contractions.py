@@ -8,12 +8,12 @@ from string import ascii_letters
 import numpy as np
 
 from meshbridge.dialect.attributes import integers
+from meshbridge.emit.python.code import Code, call, infix, keywords, literal
+from meshbridge.emit.python.scope import Scope
+from meshbridge.emit.python.shapes import integer
+from meshbridge.emit.python.table import writes
 from meshbridge.ir.builder import element_of, shape_of
 from meshbridge.ir.mlir import ir, stablehlo
-from meshbridge.lowering.shard_map.code import Code, call, infix, keywords, literal
-from meshbridge.lowering.shard_map.scope import Scope
-from meshbridge.lowering.shard_map.shapes import integer
-from meshbridge.lowering.shard_map.table import writes
 from meshbridge.text import quoted
 
 Dims = tuple[int, ...]

@@ -17,14 +17,14 @@ from jax import lax
 import meshbridge
 from meshbridge.dialect import attributes
 from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT
+from meshbridge.emit.python.program import write
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import OpError, ir
-from meshbridge.lowering.shard_map.program import write
 from meshbridge.read import formats
+from tests.emit.python.running import run
+from tests.emit.python.table import REFUSED
 from tests.lowering.cases import OPERATIONS, Expectation, meshes
 from tests.lowering.harness import _Program
-from tests.lowering.shard_map.running import run
-from tests.lowering.shard_map.table import REFUSED
 from tests.operations import families
 from tests.operations.cases import Case, Operand, compare, examples, expected, export
 from tests.operations.differential import Spec, device_mesh

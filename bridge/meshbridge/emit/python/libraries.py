@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from meshbridge.emit.python.code import Code, call, literal
+from meshbridge.emit.python.scope import Scope
+from meshbridge.emit.python.shapes import integer, sizes
+from meshbridge.emit.python.table import writes
 from meshbridge.ir.builder import element_of, shape_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import ir
-from meshbridge.lowering.shard_map.code import Code, call, literal
-from meshbridge.lowering.shard_map.scope import Scope
-from meshbridge.lowering.shard_map.shapes import integer, sizes
-from meshbridge.lowering.shard_map.table import writes
 
 
 def _word(op: ir.Operation, name: str) -> str:
