@@ -181,12 +181,12 @@ def partition(
 def _handed_in(program: Program, local: Local) -> Program:
     """A program that was opened, in place a partitioned one where it is one device's."""
     if local:
-        from meshbridge.lowering.local_program import hand_in, texts
+        from meshbridge.lowering.local_program import annotate_local_program, sharding_texts
         from meshbridge.read import formats
 
         formats.refuse_calling(program)
         ins, outs = (None, None) if isinstance(local, bool) else local
-        hand_in(program.module, texts(ins), texts(outs))
+        annotate_local_program(program.module, sharding_texts(ins), sharding_texts(outs))
     return program
 
 

@@ -1,4 +1,4 @@
-"""The one pass of the lowering over what it replaces: each operation on the spot, those alike from notes of the first."""
+"""Drives the lowering: one walk that replaces each operation in place, and repeats the recipe of the first for those alike."""
 
 from __future__ import annotations
 
@@ -46,20 +46,21 @@ from meshbridge.lowering.scalars import (
 from meshbridge.lowering.site import LOWERINGS, Lowering, Site
 
 _DECLARATIONS = frozenset({"mesh.mesh", "mesh.sharding", "mesh.shard", "mesh.get_sharding"})
-"""Mesh operations that say something and do nothing."""
+"""Mesh operations that compute nothing."""
 
 _REPLACED = OPERATION_NAMES - _DECLARATIONS
-_CONCERNED = _REPLACED | FORMS.keys() | BY_PARTITION | {CUSTOM_CALL}
+_VISITED = _REPLACED | FORMS.keys() | BY_PARTITION | {CUSTOM_CALL}
 
-_PARTITIONED_IN_PYTHON = "CustomSPMDPartitioning"
-"""What JAX's `custom_partitioning` calls. XLA asks a Python function to partition it, by shardings that nothing has any more."""
+_CUSTOM_PARTITIONING = "CustomSPMDPartitioning"
+"""The target of JAX's `custom_partitioning`. XLA asks a Python function to partition it by shardings, which are gone by now."""
 
 
 def lower_module(module: ir.Module, groups: Groups, is_kept: Callable[[ir.Operation], bool] = lambda op: False) -> None:
-    """Replaces all mesh operations of `module` that run on devices, but those that `is_kept` names. Raises OpError where one
-    cannot.
+    """Replaces all mesh operations of `module` that run on devices, except those that `is_kept` accepts.
 
-    Groups are dense where `ir.groups` names those of several meshes by different axes: XLA (as of jaxlib 0.10) knows one mesh.
+    Groups are dense if the module has several meshes of different axes: XLA (as of jaxlib 0.10) knows one mesh.
+
+    Raises OpError for an operation that cannot be lowered.
     """
     meshes = {op.sym_name: op.value for op in mesh_ops(module.body)}
     for op in mesh_ops(module.body):
@@ -72,17 +73,17 @@ def lower_module(module: ir.Module, groups: Groups, is_kept: Callable[[ir.Operat
         functions = [view.operation for view in module.body.operations if _takes_scalars(view.operation)]
         for function in functions:
             retype_arguments(function)
-        _Lowering(meshes, groups).run([op for op in find(module.operation, _CONCERNED) if not is_kept(op)])
+        _Lowering(meshes, groups).run([op for op in find(module.operation, _VISITED) if not is_kept(op)])
         for function in functions:
             retype_signature(function)
 
 
 def _forget_decisions(module: ir.Module) -> None:
-    """Takes out how ops were partitioned, and on which mesh functions run: XLA cannot parse attributes of the mesh dialect."""
+    """Removes the attributes of the mesh dialect from ops and functions: XLA cannot parse them."""
     for op in walk_all(module) if mentions(module, OPTION, RESULT_SPLIT) else ():
-        for told in (OPTION, RESULT_SPLIT):
-            if told in op.attributes:
-                del op.attributes[told]
+        for name in (OPTION, RESULT_SPLIT):
+            if name in op.attributes:
+                del op.attributes[name]
     for view in module.body.operations:
         if BOUNDARY_MESH in view.operation.attributes:
             del view.operation.attributes[BOUNDARY_MESH]
@@ -90,20 +91,20 @@ def _forget_decisions(module: ir.Module) -> None:
 
 @dataclass(frozen=True)
 class _OpKind:
-    """What mesh operations of the same name, attributes and types share."""
+    """The lowering that mesh operations of the same name, attributes and types share."""
 
     lowering: Lowering[MeshOpView]
     mesh: Mesh
     axes: Axes
     is_narrow: bool
-    "Whether it has elements of two bits."
+    "True if it has elements of two bits."
     gives_scalars: bool
-    makes_one_of_one: bool
-    "Whether it has one operand and one result."
+    is_unary: bool
+    "True if it has one operand and one result."
 
 
 class _Lowering:
-    """Operations in program order, those around others first, so that operands are always lowered before what takes them."""
+    """Lowers operations in program order, outer ones first, so that operands are lowered before their users."""
 
     def __init__(self, meshes: dict[str, Mesh], groups: Groups) -> None:
         self.meshes = meshes
@@ -113,14 +114,14 @@ class _Lowering:
         self._free = FreeValues()
         self._recipes = Recipes(self._free)
         self._open: list[ir.Block] = []
-        "The blocks around the operation at hand whose values it can use, from the outside in."
+        "The blocks whose values the current operation can use, from the outside in."
 
     def run(self, ops: list[ir.Operation]) -> None:
         names = [op.name for op in ops]
         messages = _pairs(ops, names)
         for number, (op, name) in enumerate(zip(ops, names, strict=True)):
             if name in MESSAGES:
-                if number in messages:  # else its other half waits for it, or has taken it along
+                if number in messages:  # else the pair is lowered at its counterpart
                     view = _view(op)
                     lower_pair(messages[number], self._site(view, self._mesh(view), self._builder(op)))
             elif name in _REPLACED:
@@ -128,10 +129,10 @@ class _Lowering:
             elif name == CUSTOM_CALL:
                 _refuse_python(op)
             elif not (name in FORMS and lower_scalar(op, self.constants)) and name in BY_PARTITION:
-                self._collective(op)
+                self._respell(op)
 
-    def _collective(self, op: ir.Operation) -> None:
-        """One of StableHLO's already, in the exported form."""
+    def _respell(self, op: ir.Operation) -> None:
+        """Respells the groups of a StableHLO collective, which is in the exported form."""
         if self.meshes and "replica_groups" in op.attributes:
             mesh = max(self.meshes.values(), key=lambda mesh: mesh.size)
             op.attributes["replica_groups"] = self.groups.respelled(mesh, op.attributes["replica_groups"])
@@ -141,7 +142,7 @@ class _Lowering:
     def _replace(self, op: ir.Operation) -> None:
         view = _view(op)
         key: object = op_key(op)
-        if isinstance(view, ShardShapeOp):  # of which the sharding says all, and is no attribute
+        if isinstance(view, ShardShapeOp):  # its sharding is an operand, which `op_key` does not contain
             key = key, sharding_of(view)
         if (kind := self._kinds.get(key)) is None:
             kind = self._kinds[key] = self._kind(op)
@@ -149,21 +150,21 @@ class _Lowering:
             widen(op)
         if kind.gives_scalars:
             check_users(op.results)
-        results, emit = op.results, self._builder(op)
-        if kind.makes_one_of_one and not exchanges.clamps_start(operand := op.operands[0]):
-            alike = (id(kind), is_assembled(operand))  # a look-up by the key takes longer: it would hash every attribute again
-            values: Sequence[ir.Value] = [self._recipes.value(alike, [operand], emit, partial(self._written, kind, view))]
+        results, builder = op.results, self._builder(op)
+        if kind.is_unary and not exchanges.clamps_start(operand := op.operands[0]):
+            recipe_key = (id(kind), is_assembled(operand))  # `id` is faster than `key`, which would hash every attribute again
+            values: Sequence[ir.Value] = [self._recipes.value(recipe_key, [operand], builder, partial(self._lower, kind, view))]
         else:
-            values = kind.lowering(view, self._site(view, kind.mesh, emit))
+            values = kind.lowering(view, self._site(view, kind.mesh, builder))
         for result, value in zip(results, values, strict=True):
             result.replace_all_uses_with(value)
-        asked = definition_of_sharding(view).operation if isinstance(view, ShardShapeOp) else None
+        sharding_op = definition_of_sharding(view).operation if isinstance(view, ShardShapeOp) else None
         op.erase()
-        if asked and not any(True for _ in asked.results[0].uses):
-            asked.erase()
+        if sharding_op and not any(True for _ in sharding_op.results[0].uses):
+            sharding_op.erase()
 
-    def _written(self, kind: _OpKind, view: MeshOpView, emit: Builder) -> ir.Value:
-        (value,) = kind.lowering(view, self._site(view, kind.mesh, emit))
+    def _lower(self, kind: _OpKind, view: MeshOpView, builder: Builder) -> ir.Value:
+        (value,) = kind.lowering(view, self._site(view, kind.mesh, builder))
         return value
 
     def _kind(self, op: ir.Operation) -> _OpKind:
@@ -172,8 +173,8 @@ class _Lowering:
         view = _view(op)
         mesh, narrow = self._mesh(view), any(map(is_narrow, (*op.operands, *op.results)))
         scalars = any(is_scalar(result.type) for result in op.results)
-        one_of_one = len(op.operands) == len(op.results) == 1 and not isinstance(view, ShardShapeOp)
-        return _OpKind(lowering, mesh, _group_axes(view, mesh), narrow, scalars, one_of_one)
+        unary = len(op.operands) == len(op.results) == 1 and not isinstance(view, ShardShapeOp)
+        return _OpKind(lowering, mesh, _group_axes(view, mesh), narrow, scalars, unary)
 
     def _mesh(self, view: MeshOpView) -> Mesh:
         op = view.operation
@@ -184,12 +185,12 @@ class _Lowering:
         _check_static(op, mesh)
         return mesh
 
-    def _site(self, view: MeshOpView, mesh: Mesh, emit: Builder) -> Site:
+    def _site(self, view: MeshOpView, mesh: Mesh, builder: Builder) -> Site:
         axes = _group_axes(view, mesh)
-        return Site(view.operation, mesh, axes, emit, self.groups, Positions(self.groups.form), self.constants)
+        return Site(view.operation, mesh, axes, builder, self.groups, Positions(self.groups.form), self.constants)
 
     def _builder(self, op: ir.Operation) -> Builder:
-        """Writes before `op`, and nothing twice that is the same for all operations in its block."""
+        """Builds before `op`, and shares values that are the same for all operations of its block."""
         self._enter(op)
         return SharingBuilder(op.location, ir.InsertionPoint(op), self._free)
 
@@ -198,10 +199,10 @@ class _Lowering:
         if self._open and self._open[-1] == block:
             return
         visible = []
-        for each in around(op):
-            if each.name in _ISOLATED:
+        for enclosing in around(op):
+            if enclosing.name in _ISOLATED:
                 break
-            visible.append(each.block)
+            visible.append(enclosing.block)
         while self._open and self._open[-1] not in visible:
             self._open.pop()
             self._free.leave_block()
@@ -211,13 +212,13 @@ class _Lowering:
 
 
 def _refuse_python(op: ir.Operation) -> None:
-    if call_target(op) == _PARTITIONED_IN_PYTHON:
+    if call_target(op) == _CUSTOM_PARTITIONING:
         hint = "partition the jitted function itself, or move the call into jax.shard_map"
         raise OpError(op, "is partitioned by a Python function of the process that traced it, which XLA cannot ask here", hint)
 
 
 _ISOLATED = frozenset(("func.func", MANUAL))
-"""What stands outside of these cannot be used inside."""
+"""Ops whose regions cannot use values from outside."""
 
 
 def _view(op: ir.Operation) -> MeshOpView:
@@ -225,7 +226,7 @@ def _view(op: ir.Operation) -> MeshOpView:
 
 
 def _pairs(ops: list[ir.Operation], names: list[str]) -> dict[int, SendRecv]:
-    """The messages of all blocks, by the number of the operation where each can be lowered."""
+    """The messages of all blocks, by the number of the operation at which each is lowered."""
     blocks: dict[ir.Block, list[int]] = {}
     for number, name in enumerate(names):
         if name in MESSAGES:
@@ -239,7 +240,7 @@ def _pairs(ops: list[ir.Operation], names: list[str]) -> dict[int, SendRecv]:
 
 
 def _takes_scalars(op: ir.Operation) -> bool:
-    """Whether `op` is a function that takes or gives any."""
+    """True if `op` is a function with scalar arguments or results."""
     if op.name != "func.func":
         return False
     type_ = function_type(op)
@@ -247,7 +248,7 @@ def _takes_scalars(op: ir.Operation) -> bool:
 
 
 def _check_static(op: ir.Operation, mesh: Mesh) -> None:
-    """Raises OpError where the mesh or a tensor of `op` has a size that is only known at run time."""
+    """Raises OpError if the mesh or a tensor of `op` has a size that is only known at run time."""
     if any(size < 1 for size in mesh.shape):
         raise OpError(op, f"runs on @{mesh.name}, whose shape is not known; XLA needs one")
     for type_ in (value.type for value in (*op.operands, *op.results)):
@@ -256,7 +257,7 @@ def _check_static(op: ir.Operation, mesh: Mesh) -> None:
 
 
 def _group_axes(view: MeshOpView, mesh: Mesh) -> Axes:
-    """The axes that the operation names. No `axes` means all; no `mesh_axes`, groups of one device, as upstream folds them."""
+    """The axes of the operation's groups. Empty `axes` mean all; empty `mesh_axes` mean groups of one device, as upstream."""
     attrs = view.operation.attributes
     if "mesh_axes" in attrs:
         return attributes.integers(attrs["mesh_axes"])

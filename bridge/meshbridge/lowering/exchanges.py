@@ -1,5 +1,4 @@
-"""Collectives that exchange shards or slices of them: all_gather, all_slice, all_to_all, permute. Group order is that of
-`mesh_axes`."""
+"""Lowers all_gather, all_slice, all_to_all and permute. Devices of a group are in the order of `mesh_axes`."""
 
 from __future__ import annotations
 
@@ -18,15 +17,15 @@ from meshbridge.lowering.site import Site, lowers
 
 @lowers(AllGatherOp)
 def all_gather(op: AllGatherOp, site: Site) -> list[ir.Value]:
-    """`stablehlo.all_gather`; in tiles, of what a reshape divides along the gathered dimension: XLA:TPU puts that dimension
-    outermost in memory where others follow it, and copies the result."""
+    """`stablehlo.all_gather`. For compilers that lay out tiles, a reshape that divides the gathered dimension comes after it:
+    XLA:TPU otherwise puts that dimension outermost in memory, and copies the result."""
     whole = _before_division(op.input, op.gather_axis) if site.groups.forms.tiles else op.input
     gathered = gather_over(site, whole, op.gather_axis)
-    return [site.emit.reshape(gathered, site.result_type.shape)]
+    return [site.builder.reshape(gathered, site.result_type.shape)]
 
 
 def _before_division(value: ir.Value, dim: int) -> ir.Value:
-    """What a reshape makes `value` of by dividing one dimension alone into `dim` and those behind it, or `value`."""
+    """The operand of `value` if it is a reshape that only divides one dimension into `dim` and those after it; else `value`."""
     op = defining_op(value)
     if op is None or op.name != "stablehlo.reshape":
         return value
@@ -38,20 +37,20 @@ def _before_division(value: ir.Value, dim: int) -> ir.Value:
 
 
 def gather_over(site: Site, value: ir.Value, dim: int) -> ir.Value:
-    """The values of the site's groups one after the other along `dim`."""
+    """All-gathers `value` over the site's groups along `dim`."""
     if site.group_size == 1:
         return value
     shape = shape_of(value)
     for digits in reversed(site.stages("all_gather", type_bytes(value.type) * site.group_size)):
         shape[dim] *= group_size(digits)
         attrs = {"all_gather_dim": integer(dim)} | site.groups.collective(site.mesh, digits)
-        value = site.emit.value("all_gather", tensor(shape, element_of(value)), [value], attrs)
+        value = site.builder.value("all_gather", tensor(shape, element_of(value)), [value], attrs)
     return value
 
 
 @lowers(AllSliceOp)
 def all_slice(op: AllSliceOp, site: Site) -> list[ir.Value]:
-    """`stablehlo.dynamic_slice` at this device's number in its group, times the size of a piece; no communication."""
+    """`stablehlo.dynamic_slice` at this device's number in its group times the size of a piece, without communication."""
     if site.group_size == 1:
         return [op.input]
     if clamps_start(op.input):
@@ -60,26 +59,26 @@ def all_slice(op: AllSliceOp, site: Site) -> list[ir.Value]:
 
 
 def own_piece(site: Site, value: ir.Value, dim: int) -> ir.Value:
-    """Of equal pieces of `value` along `dim`, one for each device of the group, this device's."""
+    """This device's piece of `value`, which has one piece for each device of the group along `dim`."""
     size = shape_of(value)[dim] // site.group_size
-    return site.emit.dynamic_slice(value, dim, site.emit.beginning(site.in_group(), site.group_size, size), size)
+    return site.builder.dynamic_slice(value, dim, site.builder.beginning(site.in_group(), site.group_size, size), size)
 
 
 def clamps_start(value: ir.Value) -> bool:
-    """Whether `value` is a `dynamic_slice`, which is changed where it is sliced again."""
+    """True if `value` is a `dynamic_slice`, whose start is clamped before the result is sliced again."""
     return defining_name(value) == "stablehlo.dynamic_slice"
 
 
 def _clamp_start(inner: ir.Operation, dim: int) -> None:
-    """Clamps the start of a `dynamic_slice` of the user's along `dim`, as that op does by itself: XLA makes one slice of a slice
-    of a slice and adds up the starts, but forgets that the inner one was clamped first.
+    """Clamps the start of the user's `dynamic_slice` along `dim`, as the op itself does: XLA merges nested slices and adds their
+    starts, but does not clamp the inner start first.
     """
-    last = shape_of(inner.operands[0])[dim] - shape_of(inner.results[0])[dim]
+    largest_start = shape_of(inner.operands[0])[dim] - shape_of(inner.results[0])[dim]
     start = inner.operands[1 + dim]
     kind = ir.IntegerType(element_of(start))
-    bound = min(last, (1 << (kind.width - (not kind.is_unsigned))) - 1)
-    emit = Builder.before(inner)
-    inner.operands[1 + dim] = emit.clamp(0, start, bound)
+    bound = min(largest_start, (1 << (kind.width - (not kind.is_unsigned))) - 1)
+    builder = Builder.before(inner)
+    inner.operands[1 + dim] = builder.clamp(0, start, bound)
 
 
 @lowers(AllToAllOp)
@@ -91,18 +90,18 @@ def all_to_all(op: AllToAllOp, site: Site) -> list[ir.Value]:
 
 
 def exchange(site: Site, value: ir.Value, split: int, concat: int) -> ir.Value:
-    """Piece j of `value` along `split` to device j of the group, the pieces received one after the other along `concat`."""
+    """Sends piece j of `value` along `split` to device j of the group, and concatenates the received pieces along `concat`."""
     groups = site.groups.collective(site.mesh, site.digits, global_ids=False)
-    return exchange_over(site.emit, value, split, concat, site.group_size, groups, tiles=site.groups.forms.tiles)
+    return exchange_over(site.builder, value, split, concat, site.group_size, groups, tiles=site.groups.forms.tiles)
 
 
 def in_pieces(site: Site, value: ir.Value, piece_of: Callable[[ir.Value], ir.Value]) -> ir.Value:
-    """Splits work on `value` over its group: `piece_of` makes this device's piece of the result out of all, which it gets
-    flat and padded to a multiple of the group; the pieces are gathered into a result of the shape of `value`."""
-    emit, shape = site.emit, shape_of(value)
+    """Splits the work on `value` over its group. `piece_of` gets the value, flat and padded to a multiple of the group size, and
+    returns this device's piece of the result; the pieces are gathered into a result of the shape of `value`."""
+    builder, shape = site.builder, shape_of(value)
     total = prod(shape)
-    flat = emit.pad_along(emit.reshape(value, [total]), 0, 0, 0, -total % site.group_size)
-    return emit.reshape(emit.slice(gather_over(site, piece_of(flat), 0), 0, 0, total), shape)
+    flat = builder.pad_along(builder.reshape(value, [total]), 0, 0, 0, -total % site.group_size)
+    return builder.reshape(builder.slice(gather_over(site, piece_of(flat), 0), 0, 0, total), shape)
 
 
 @lowers(PermuteOp)
@@ -114,4 +113,4 @@ def permute(op: PermuteOp, site: Site) -> list[ir.Value]:
     if order[0] == order[1]:
         return [op.input]
     attrs = site.groups.relabelling(site.mesh, site.digits, axis_digits(site.mesh, op.target_axes))
-    return [site.emit.value("collective_permute", op.input.type, [op.input], attrs)]
+    return [site.builder.value("collective_permute", op.input.type, [op.input], attrs)]

@@ -1,6 +1,6 @@
-"""Operations that answer with indices: where a device stands, who its neighbours are, how large its shard is.
+"""Lowers operations that return indices: a device's position on the mesh, its neighbours, the size of its shard.
 
-Their `index` results become `tensor<i32>`; `scalars` carries those through the arithmetic that uses them.
+Their `index` results become `tensor<i32>`; `scalars` lowers the arithmetic that uses them.
 """
 
 from __future__ import annotations
@@ -29,70 +29,70 @@ from meshbridge.lowering.site import Site, lowers
 
 @lowers(MeshShapeOp)
 def mesh_shape(op: MeshShapeOp, site: Site) -> list[ir.Value]:
-    """Constants."""
+    """One constant per axis."""
     return [_constant(site, site.mesh.shape[axis]) for axis in site.axes]
 
 
 @lowers(ProcessMultiIndexOp)
 def process_multi_index(op: ProcessMultiIndexOp, site: Site) -> list[ir.Value]:
     """One division and one remainder per axis."""
-    return [site.positions.along(site.mesh, (digit,), site.emit) for digit in site.digits]
+    return [site.positions.along(site.mesh, (digit,), site.builder) for digit in site.digits]
 
 
 @lowers(ProcessLinearIndexOp)
 def process_linear_index(op: ProcessLinearIndexOp, site: Site) -> list[ir.Value]:
-    """The logical number itself, unless the mesh has a device order of its own."""
-    return [site.positions.linear(site.mesh, site.emit)]
+    """The device's logical number, permuted if the mesh has a device order."""
+    return [site.positions.linear(site.mesh, site.builder)]
 
 
 @lowers(NeighborsLinearIndicesOp)
 def neighbors_linear_indices(op: NeighborsLinearIndicesOp, site: Site) -> list[ir.Value]:
-    """The device's linear index one step down and one up along `split_axes`; -1 beyond either end."""
+    """The linear indices of the previous and the next device along `split_axes`; -1 beyond either end."""
     device = [site.known(value) for value in op.operation.operands]
     if len(device) != site.mesh.rank:
         raise site.error(f"names a device by {len(device)} coordinates on a mesh of rank {site.mesh.rank}")
-    emit, axes = site.emit, op.split_axes
+    builder, axes = site.builder, op.split_axes
     linear = _value(site, linearize(site, device, site.mesh.shape))
     number = _value(site, linearize(site, [device[axis] for axis in axes], [site.mesh.shape[axis] for axis in axes]))
-    stays = emit.subtract(linear, _spread(site, number, axes))
-    none = emit.scalar(-1)
+    stays = builder.subtract(linear, _index_offset(site, number, axes))
+    none = builder.scalar(-1)
     neighbours = []
-    for step, beyond in ((-1, emit.compare("EQ", number, 0)), (1, _is_last(site, number, axes))):
-        moved = emit.add(stays, _spread(site, emit.add(number, step), axes))
-        neighbours.append(emit.select(beyond, none, moved))
+    for step, beyond in ((-1, builder.compare("EQ", number, 0)), (1, _is_last(site, number, axes))):
+        neighbour = builder.add(stays, _index_offset(site, builder.add(number, step), axes))
+        neighbours.append(builder.select(beyond, none, neighbour))
     return neighbours
 
 
 def _is_last(site: Site, number: ir.Value, axes: Axes) -> ir.Value:
-    return site.emit.compare("EQ", number, site.mesh.group_size(axes) - 1)
+    return site.builder.compare("EQ", number, site.mesh.group_size(axes) - 1)
 
 
-def _spread(site: Site, number: ir.Value, axes: Axes) -> ir.Value:
-    """What the in-group number along `axes` adds to a linear index: its digits, each times the stride of its axis."""
-    emit, digits = site.emit, axis_digits(site.mesh, axes)
-    total = emit.scalar(0)
+def _index_offset(site: Site, number: ir.Value, axes: Axes) -> ir.Value:
+    """The part of a linear index that the in-group number along `axes` gives: the sum of its digits times the axes' strides."""
+    builder, digits = site.builder, axis_digits(site.mesh, axes)
+    total = builder.scalar(0)
     for index, digit in enumerate(digits):
         value, inner = number, group_size(digits[index + 1 :])
         if inner > 1:
-            value = emit.elementwise("divide", value, inner)
+            value = builder.elementwise("divide", value, inner)
         if index:
-            value = emit.elementwise("remainder", value, digit.radix)
-        total = emit.add(total, emit.multiply(value, digit.stride))
+            value = builder.elementwise("remainder", value, digit.radix)
+        total = builder.add(total, builder.multiply(value, digit.stride))
     return total
 
 
 @lowers(ShardShapeOp)
 def shard_shape(op: ShardShapeOp, site: Site) -> list[ir.Value]:
-    """Per dimension the size of the device's shard: `sharded_dims_offsets` where given, else ceiling division, plus halos.
+    """The size of the device's shard in each dimension: from `sharded_dims_offsets`, or by ceiling division, plus halos.
 
-    Of a dimension that does not divide, the last shards are short: what partitioning pads them with does not count.
+    If a dimension does not divide, the last shards are shorter; the padding that partitioning adds does not count.
     """
     operands = list(op.operation.operands)
     position = [str(value.type) for value in operands].index(SHARDING_TYPE)
     sharding = sharding_of(op)
     shape = _shape(op, site, operands[:position])
     linear = _device(op, site, operands[position + 1 :])
-    offsets, halos = _said_at_run_time(op, site, sharding)
+    offsets, halos = _dynamic_entries(op, site, sharding)
     sizes = []
     for size, axes in zip(shape, sharding.padded(len(shape)).split_axes, strict=True):
         count = site.mesh.group_size(axes)
@@ -104,48 +104,50 @@ def shard_shape(op: ShardShapeOp, site: Site) -> list[ir.Value]:
             sizes.append(_constant(site, size) if isinstance(size, int) else size)
             continue
         own, halos = halos[:2], halos[2:]
-        extent = site.emit.add(_extent(site, size, axes, starts, linear), sum(width for width in own if isinstance(width, int)))
+        extent = site.builder.add(
+            _extent(site, size, axes, starts, linear), sum(width for width in own if isinstance(width, int))
+        )
         for width in own:
-            extent = extent if isinstance(width, int) else site.emit.add(extent, width)
+            extent = extent if isinstance(width, int) else site.builder.add(extent, width)
         sizes.append(extent)
     return sizes
 
 
-def _said_at_run_time(op: ShardShapeOp, site: Site, sharding: Sharding) -> tuple[list[Member], list[Member]]:
-    """The offsets and the halo sizes of the sharding, in 32 bits where only a run knows them."""
+def _dynamic_entries(op: ShardShapeOp, site: Site, sharding: Sharding) -> tuple[list[Member], list[Member]]:
+    """The offsets and halo sizes of the sharding; dynamic ones have 32 bits."""
     operands = iter(list(definition_of_sharding(op).operation.operands))
     index = ir.IntegerType.get_signless(32)
 
     def filled(entries: Sequence[int]) -> list[Member]:
         members = [site.known(next(operands)) if entry == DYNAMIC else entry for entry in entries]
-        return [member if isinstance(member, int) else site.emit.convert(member, index) for member in members]
+        return [member if isinstance(member, int) else site.builder.convert(member, index) for member in members]
 
     return filled(sharding.offsets), filled(sharding.halo_sizes)
 
 
 def _extent(site: Site, size: Member, axes: Axes, starts: Sequence[Member], linear: ir.Value) -> ir.Value:
-    """The size without halos of one dimension's shard on the device at position `linear`."""
-    emit = site.emit
-    number = number_along(linear, site.mesh, axis_digits(site.mesh, axes), emit)
-    known = [start for start in starts if isinstance(start, int)]
-    if starts and len(known) == len(starts):
-        return entry(emit, np.diff(np.array(known)), number)
+    """The size, without halos, of one dimension's shard on the device of linear index `linear`."""
+    builder = site.builder
+    number = number_along(linear, site.mesh, axis_digits(site.mesh, axes), builder)
+    static_starts = [start for start in starts if isinstance(start, int)]
+    if starts and len(static_starts) == len(starts):
+        return entry(builder, np.diff(np.array(static_starts)), number)
     if starts:
-        table = emit.concatenate([emit.reshape(_value(site, start), [1]) for start in starts], 0)
-        return emit.subtract(emit.entry(table, emit.add(number, 1)), emit.entry(table, number))
+        table = builder.concatenate([builder.reshape(_value(site, start), [1]) for start in starts], 0)
+        return builder.subtract(builder.entry(table, builder.add(number, 1)), builder.entry(table, number))
     if not isinstance(size, int):
         count = site.mesh.group_size(axes)
-        most = emit.elementwise("divide", emit.add(size, count - 1), count)
-        return emit.clamp(0, emit.subtract(size, emit.elementwise("multiply", number, most)), most)
+        shard_size = builder.elementwise("divide", builder.add(size, count - 1), count)
+        return builder.clamp(0, builder.subtract(size, builder.elementwise("multiply", number, shard_size)), shard_size)
     piece = -(-size // site.mesh.group_size(axes))
     if size == piece * site.mesh.group_size(axes):
         return _constant(site, size // site.mesh.group_size(axes))
-    left = emit.subtract(emit.scalar(size), emit.multiply(number, piece))
-    return emit.clamp(0, left, piece)
+    remaining = builder.subtract(builder.scalar(size), builder.multiply(number, piece))
+    return builder.clamp(0, remaining, piece)
 
 
 def definition_of_sharding(op: ShardShapeOp) -> ShardingOp:
-    """The mesh.sharding that defines what shard_shape asks about."""
+    """The mesh.sharding that defines the sharding operand of shard_shape. Raises OpError if it is defined otherwise."""
     operand = next(value for value in op.operation.operands if str(value.type) == SHARDING_TYPE)
     definition = operand.owner
     if isinstance(definition, ir.Block) or not isinstance(definition.opview, ShardingOp):
@@ -154,31 +156,31 @@ def definition_of_sharding(op: ShardShapeOp) -> ShardingOp:
 
 
 def sharding_of(op: ShardShapeOp) -> Sharding:
-    """The sharding that shard_shape asks about, which names the mesh too."""
+    """The sharding operand of shard_shape, which also names the mesh."""
     sharding: Sharding = definition_of_sharding(op).value
     return sharding
 
 
 def _shape(op: ShardShapeOp, site: Site, dynamic: list[ir.Value]) -> list[Member]:
-    """The global tensor's shape, from the dialect's spec's `shape` or LLVM 21's `dims`; DYNAMIC where neither gives a size."""
+    """The global tensor's shape, from `shape` (the dialect's spec) or `dims` (LLVM 21); DYNAMIC if neither gives a size."""
     entries = iter(dynamic)
     listed = op.shape or op.dims
     shape = [site.known(next(entries, size)) if size == DYNAMIC else size for size in listed]
-    known = [size for size in shape if isinstance(size, int)]
-    if max(known, default=0) > _LARGEST:
-        raise site.error(f"has a dimension of {max(known)}; indices have 32 bits")
+    static_sizes = [size for size in shape if isinstance(size, int)]
+    if max(static_sizes, default=0) > _LARGEST:
+        raise site.error(f"has a dimension of {max(static_sizes)}; indices have 32 bits")
     return shape
 
 
 _LARGEST = 2**31 - 1
 
 
-def _device(op: ShardShapeOp, site: Site, given: list[ir.Value]) -> ir.Value:
-    """The device's linear index: the dialect's spec's operand, or LLVM 21's multi-index `device`."""
+def _device(op: ShardShapeOp, site: Site, operands: list[ir.Value]) -> ir.Value:
+    """The device's linear index: an operand (the dialect's spec), or from the multi-index `device` (LLVM 21)."""
     listed = op.device
     if not listed:
-        return given[0]
-    entries = iter(given)
+        return operands[0]
+    entries = iter(operands)
     index = [site.known(next(entries)) if entry == DYNAMIC else entry for entry in listed]
     if len(index) != site.mesh.rank:
         raise site.error(f"names a device by {len(index)} coordinates on a mesh of rank {site.mesh.rank}")
@@ -186,11 +188,11 @@ def _device(op: ShardShapeOp, site: Site, given: list[ir.Value]) -> ir.Value:
 
 
 def _value(site: Site, number: Member) -> ir.Value:
-    return site.emit.scalar(number) if isinstance(number, int) else number
+    return site.builder.scalar(number) if isinstance(number, int) else number
 
 
 def _constant(site: Site, number: int) -> ir.Value:
-    """A constant that dynamic index lists may refer to."""
-    value = site.emit.scalar(number)
+    """A constant, recorded for dynamic index lists."""
+    value = site.builder.scalar(number)
     site.constants[value] = number
     return value

@@ -1,4 +1,4 @@
-"""Stage 4 -> stage 5: mesh collectives to StableHLO's."""
+"""`lower-collectives`: mesh collectives to StableHLO collectives."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class LowerCollectives(Pass):
                replica_groups = dense<[[0, 1, 2, 3], [4, 5, 6, 7]]> : tensor<2x4xi64>, use_global_device_ids}>
                : (tensor<2xf32>) -> tensor<8xf32>
 
-    `mesh.mesh`, annotations and the boundary's `meshbridge.*` attributes stay: whoever writes the program out still needs them.
+    `mesh.mesh`, annotations and the `meshbridge.*` attributes of arguments and results stay: later writers need them.
     """
 
     name: ClassVar[str] = "lower-collectives"
     replica_groups: Spelling = "auto"
-    "How device groups are written: `dense` numbers, `mesh-axes` where XLA reads those right, `auto` those on many devices."
+    "How device groups are written: as `dense` numbers, as `mesh-axes` where XLA reads them right; `auto` does so on many devices."
     form: Form = "exported"
     "`exported`: devices are partitions, for a body under `sdy.manual_computation`; `local`: devices are replicas, for PJRT."
     collective_broadcast: bool = False
@@ -38,6 +38,6 @@ class LowerCollectives(Pass):
     "Whose compiler reads the collectives: they are written in the forms that it keeps (docs/targets.md)."
 
     def run(self, module: ir.Module) -> None:
-        """Raises OpError where an operation cannot be executed coherently."""
-        kept = forms(self.machine, max((op.value.size for op in mesh_ops(module.body)), default=1))
-        lower_module(module, Groups(self.form, self.replica_groups, self.collective_broadcast, kept))
+        """Raises OpError for an operation that cannot be executed coherently."""
+        kept_forms = forms(self.machine, max((op.value.size for op in mesh_ops(module.body)), default=1))
+        lower_module(module, Groups(self.form, self.replica_groups, self.collective_broadcast, kept_forms))

@@ -9,37 +9,37 @@ from meshbridge.ir.mlir import ir
 from meshbridge.lowering.site import Site
 
 Member = int | ir.Value
-"""A device's number in its group: an int, or `tensor<i32>` where it is only known at run time."""
+"""A device's number in its group: an int, or a `tensor<i32>` if it is only known at run time."""
 
 
 def member(op: CollectiveOpView, site: Site, name: str) -> Member:
-    """The number of the device whose multi-index along the site's axes is the attribute `name`.
+    """The number of the device that the attribute `name` gives as a multi-index along the site's axes.
 
-    Raises OpError for a multi-index of another length than the axes, and for one outside of the group.
+    Raises OpError if the multi-index has another length than the axes, or lies outside the group.
     """
     index = [site.known(entry) for entry in op.device(name)]
     sizes = [site.mesh.shape[axis] for axis in site.axes]
     if len(index) != len(sizes):
         raise site.error(f"{name} has {len(index)} coordinates; its device group has {len(sizes)} axes")
-    for place, (coordinate, size) in enumerate(zip(index, sizes, strict=True)):
+    for number, (coordinate, size) in enumerate(zip(index, sizes, strict=True)):
         if isinstance(coordinate, int) and not 0 <= coordinate < size:
-            raise site.error(f"coordinate {place} of {name} must be in [0, {size}), got {coordinate}")
+            raise site.error(f"coordinate {number} of {name} must be in [0, {size}), got {coordinate}")
     return linearize(site, index, sizes)
 
 
 def linearize(site: Site, index: Sequence[Member], sizes: Sequence[int]) -> Member:
-    """Row-major number of a multi-index, computed at run time only where it has to be."""
+    """The row-major number of a multi-index, computed at run time only if a coordinate is."""
     number: Member = 0
     for coordinate, size in zip(index, sizes, strict=True):
         if not isinstance(number, int):
-            number = site.emit.add(site.emit.multiply(number, size), coordinate)
+            number = site.builder.add(site.builder.multiply(number, size), coordinate)
         elif isinstance(coordinate, int):
             number = number * size + coordinate
         else:
-            number = site.emit.add(coordinate, number * size)
+            number = site.builder.add(coordinate, number * size)
     return number
 
 
 def is_member(site: Site, number: Member) -> ir.Value:
-    """`tensor<i1>`: whether this device is that member of its group."""
-    return site.emit.compare("EQ", site.in_group(), number)
+    """`tensor<i1>`: true on the device that is member `number` of its group."""
+    return site.builder.compare("EQ", site.in_group(), number)

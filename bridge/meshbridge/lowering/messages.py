@@ -1,9 +1,8 @@
-"""send and recv: a matched pair is one collective_permute.
+"""Lowers each matched pair of send and recv to one collective_permute.
 
-Every device runs the same program, so what one device sends, another receives a few lines further down or up. The k-th send of a
-block pairs with the block's k-th recv of the same mesh, axes and type. The recv names the source and the send the destination.
-On the destination the recv's result is what the source gave to the send; every other device keeps what it gave to the recv. A
-send returns its input.
+Every device runs the same program. The k-th send of a block pairs with the block's k-th recv of the same mesh, axes and type. The
+recv names the source, and the send the destination. On the destination, the recv returns the source's operand of the send; on
+every other device, it returns its own operand. A send returns its input.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ class SendRecv:
 
 
 def pairs(views: Sequence[ir.OpView]) -> dict[int, SendRecv]:
-    """The matched pairs of one block, by the number of the operation where each can be lowered.
+    """The matched pairs of one block, by the number of the operation at which each is lowered.
 
-    Raises OpError for a send or recv without its counterpart.
+    Raises OpError for a send or recv without a counterpart.
     """
     sends: dict[Channel, list[SendOp]] = defaultdict(list)
     recvs: dict[Channel, list[RecvOp]] = defaultdict(list)
@@ -44,14 +43,14 @@ def pairs(views: Sequence[ir.OpView]) -> dict[int, SendRecv]:
             sends[_channel(view)].append(view)
         elif isinstance(view, RecvOp):
             recvs[_channel(view)].append(view)
-    found: dict[ir.Operation, SendRecv] = {}
+    by_place: dict[ir.Operation, SendRecv] = {}
     for channel in sends | recvs:
-        here, there = sends[channel], recvs[channel]
-        matched = min(len(here), len(there))
-        for unmatched in (*here[matched:], *there[matched:]):
+        channel_sends, channel_recvs = sends[channel], recvs[channel]
+        matched = min(len(channel_sends), len(channel_recvs))
+        for unmatched in (*channel_sends[matched:], *channel_recvs[matched:]):
             raise _unmatched(unmatched)
-        found |= {_place(send, recv): SendRecv(send, recv) for send, recv in zip(here, there, strict=True)}
-    return {number: found[view.operation] for number, view in enumerate(views) if view.operation in found}
+        by_place |= {_place(send, recv): SendRecv(send, recv) for send, recv in zip(channel_sends, channel_recvs, strict=True)}
+    return {number: by_place[view.operation] for number, view in enumerate(views) if view.operation in by_place}
 
 
 def _channel(view: CollectiveOpView) -> Channel:
@@ -59,48 +58,48 @@ def _channel(view: CollectiveOpView) -> Channel:
 
 
 def _unmatched(view: CollectiveOpView) -> OpError:
-    other = "recv" if isinstance(view, SendOp) else "send"
+    counterpart = "recv" if isinstance(view, SendOp) else "send"
     return OpError(
         view.operation,
-        f"has no mesh.{other} to match it",
-        f"a mesh.{other} of the same mesh, mesh_axes and type must stand in the same block",
+        f"has no mesh.{counterpart} to match it",
+        f"a mesh.{counterpart} of the same mesh, mesh_axes and type must stand in the same block",
     )
 
 
 def _place(send: SendOp, recv: RecvOp) -> ir.Operation:
-    """The later of the two; but the recv if all that the send needs is there already.
+    """The later of the two, or the recv if the operands of the send are defined before it.
 
-    Raises OpError where the recv's result is used before what is sent is known: the devices would wait for each other.
+    Raises OpError if the recv's result is used before the message is computed: the devices would wait for each other.
     """
-    first, last = send.operation, recv.operation
-    if first.is_before_in_block(last) or all(_known_before(value, last) for value in send.operation.operands):
-        return last
+    send_op, recv_op = send.operation, recv.operation
+    if send_op.is_before_in_block(recv_op) or all(_known_before(value, recv_op) for value in send.operation.operands):
+        return recv_op
     for use in recv.operation.results[0].uses:
-        user = ancestor_in(last.block, use.owner.operation)
-        if user is not None and user.is_before_in_block(first):
-            raise OpError(last, f"is used before the matching mesh.send at {source_location(first)} has what it sends")
-    return first
+        user = ancestor_in(recv_op.block, use.owner.operation)
+        if user is not None and user.is_before_in_block(send_op):
+            raise OpError(recv_op, f"is used before the matching mesh.send at {source_location(send_op)} has what it sends")
+    return send_op
 
 
 def _known_before(value: ir.Value, op: ir.Operation) -> bool:
-    """Whether `value`, visible in the block of `op`, is defined before `op`."""
+    """True if `value`, which is visible in the block of `op`, is defined before `op`."""
     definition = defining_op(value)
     return definition is None or definition.block != op.block or definition.is_before_in_block(op)
 
 
 def lower_pair(pair: SendRecv, site: Site) -> None:
-    """Writes the permute at `site` and removes both operations."""
+    """Builds the permute at `site` and erases both operations."""
     if "source" not in pair.recv.operation.attributes:
         raise OpError(pair.recv.operation, "names no source, so what it receives is not decided")
     source = member(pair.recv, site, "source")
     destination = member(pair.send, site, "destination")
-    sent, kept = pair.send.input, pair.recv.input
+    message, fallback = pair.send.input, pair.recv.input
     if isinstance(source, int) and isinstance(destination, int):
-        arrived = sent if source == destination else site.permute(sent, [(source, destination)])
+        arrived = message if source == destination else site.permute(message, [(source, destination)])
     else:
-        arrived = broadcast_from(site, sent, source)
-    received = site.emit.select(is_member(site, destination), arrived, kept)
+        arrived = broadcast_from(site, message, source)
+    received = site.builder.select(is_member(site, destination), arrived, fallback)
     pair.recv.operation.results[0].replace_all_uses_with(received)
-    pair.send.operation.results[0].replace_all_uses_with(sent)
+    pair.send.operation.results[0].replace_all_uses_with(message)
     pair.recv.operation.erase()
     pair.send.operation.erase()

@@ -1,4 +1,4 @@
-"""Elements of two bits travel as bytes: XLA on CPU gathers packed ones wrongly, and writes past the end of what it gathers."""
+"""Sends two-bit elements as bytes: XLA:CPU gathers packed elements wrongly, and writes past the end of the result."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from meshbridge.ir.mlir import ir
 
 
 def widen(op: ir.Operation) -> None:
-    """Has a collective whose operands or results have elements of two bits work on bytes, between conversions."""
+    """Converts two-bit operands of a collective to bytes, and its results back."""
     for index, operand in enumerate(op.operands):
         if is_narrow(operand):
-            emit = Builder.before(op)
-            op.operands[index] = emit.convert(operand, _byte(operand))
+            builder = Builder.before(op)
+            op.operands[index] = builder.convert(operand, _byte(operand))
     for result in op.results:
         if is_narrow(result):
-            emit = Builder.after(op)
+            builder = Builder.after(op)
             element = element_of(result)
             result.set_type(tensor(shape_of(result), _byte(result)))
-            back = emit.op("convert", tensor(shape_of(result), element), [result])
+            back = builder.op("convert", tensor(shape_of(result), element), [result])
             result.replace_all_uses_except(back.results[0], back)
 
 
 def is_narrow(value: ir.Value) -> bool:
-    """Whether the elements of `value` have two bits."""
+    """True if the elements of `value` have two bits."""
     element = element_of(value) if isinstance(value.type, ir.RankedTensorType) else None
     return isinstance(element, ir.IntegerType) and element.width == 2
 

@@ -1,4 +1,4 @@
-"""Moves along one axis of the mesh: shift, update_halo."""
+"""Lowers exchanges between neighbours along one mesh axis: shift, update_halo."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meshbridge.lowering.site import Site, lowers
 def shift(op: ShiftOp, site: Site) -> list[ir.Value]:
     """One permute, or all-to-alls: device i along `shift_axis` sends to i + offset, modulo the axis with `rotate`.
 
-    Where nothing arrives the result is undefined by the dialect; here it is zero, or the input if nothing moves at all.
+    The dialect leaves the result undefined on devices that receive nothing. Here it is zero, or the input if nothing is sent.
     """
     if op.shift_axis not in site.axes:
         raise site.error(f"shift_axis {op.shift_axis} is not one of mesh_axes = {list(site.axes)}")
@@ -28,7 +28,7 @@ def shift(op: ShiftOp, site: Site) -> list[ir.Value]:
 
 @dataclass(frozen=True)
 class Halo:
-    """One split dimension of a shard: `before` cells of the previous shards, the shard's own `core`, `after` of the next ones."""
+    """A sharded dimension: `before` cells of the previous shards, `core` cells of its own, `after` cells of the next ones."""
 
     dim: int
     along: Site
@@ -44,28 +44,28 @@ class Halo:
 
 @lowers(UpdateHaloOp)
 def update_halo(op: UpdateHaloOp, site: Site) -> list[ir.Value]:
-    """Two shifts per dimension, more only for a halo wider than the neighbour's core.
+    """Two shifts per dimension, and more only if a halo is wider than the neighbour's core.
 
-    Dimension by dimension, each with the halos of the ones before it, so that corners arrive over two edges. Cells outside of the
-    global tensor keep what they held.
+    Each dimension sends the halos of the dimensions before it, too, so that corners arrive over two edges. Cells outside the
+    global tensor keep their values.
     """
     destination = op.operation.operands[0]
     halos = [halo for halo in _halos(op, site) if halo.before + halo.after]
     shared = [halo for halo in halos if halo.shards > 1]
     if not shared:
         return [destination]
-    emit, updated = site.emit, destination
+    builder, updated = site.builder, destination
     for halo in shared:
         updated = _exchanged(updated, halo)
     inside = [_inside(halo, shape_of(destination)) for halo in halos]
     mask = inside[0]
-    for other in inside[1:]:
-        mask = emit.elementwise("and", mask, other)
-    return [emit.select(mask, updated, destination)]
+    for inside_dim in inside[1:]:
+        mask = builder.elementwise("and", mask, inside_dim)
+    return [builder.select(mask, updated, destination)]
 
 
 def _halos(op: UpdateHaloOp, site: Site) -> list[Halo]:
-    """Halo sizes come two for each tensor dimension that is split, in order of dimensions."""
+    """The halos of a shard; the op has two sizes for each sharded dimension, in order of dimensions."""
     split = [(dim, axes) for dim, axes in enumerate(op.split_axes) if axes]
     dynamic = iter(list(op.operation.operands)[1:])
     sizes = [site.known(next(dynamic)) if size == DYNAMIC else size for size in op.halo_sizes]
@@ -86,31 +86,31 @@ def _halos(op: UpdateHaloOp, site: Site) -> list[Halo]:
 
 def _exchanged(value: ir.Value, halo: Halo) -> ir.Value:
     """`value` with both halos of one dimension received from their owners."""
-    emit, dim = halo.along.emit, halo.dim
-    core = emit.slice(value, dim, halo.before, halo.core)
+    builder, dim = halo.along.builder, halo.dim
+    core = builder.slice(value, dim, halo.before, halo.core)
     before = [_received(value, core, halo, hop, width) for hop, width in _hops(halo.before, halo.core)]
     after = [_received(value, core, halo, -hop, width) for hop, width in _hops(halo.after, halo.core)]
-    return emit.concatenate([*reversed(before), core, *after], dim)
+    return builder.concatenate([*reversed(before), core, *after], dim)
 
 
 def _hops(halo: int, core: int) -> list[tuple[int, int]]:
-    """(distance, cells) of the shards that own a halo, nearest first."""
+    """The (distance, cells) of each shard that owns part of a halo, nearest first."""
     return [(1 + start // core, min(core, halo - start)) for start in range(0, halo, core)]
 
 
 def _received(value: ir.Value, core: ir.Value, halo: Halo, hop: int, width: int) -> ir.Value:
-    """The `width` elements of the shard `hop` devices before (after, if negative) that are nearest to this one."""
-    emit, dim, shards = halo.along.emit, halo.dim, halo.shards
-    if abs(hop) >= shards:  # farther than the mesh reaches: outside of the tensor everywhere
+    """The nearest `width` elements of the shard `hop` devices before this one (after it, if negative)."""
+    builder, dim, shards = halo.along.builder, halo.dim, halo.shards
+    if abs(hop) >= shards:  # beyond the mesh: outside the tensor on every device
         start = halo.before - halo.core * (hop - 1) - width if hop > 0 else halo.before + halo.core * -hop
-        return emit.slice(value, dim, start, width)
-    sent = emit.slice(core, dim, halo.core - width if hop > 0 else 0, width)
-    return halo.along.shifted(sent, hop)
+        return builder.slice(value, dim, start, width)
+    edge = builder.slice(core, dim, halo.core - width if hop > 0 else 0, width)
+    return halo.along.shifted(edge, hop)
 
 
 def _inside(halo: Halo, shape: list[int]) -> ir.Value:
-    """Which elements are inside of the global tensor along this dimension."""
-    emit, site = halo.along.emit, halo.along
-    origin = emit.add(emit.beginning(site.in_group(), halo.shards, halo.core), -halo.before)
-    inside = emit.within(emit.count_from(origin, shape[halo.dim]), halo.core * halo.shards)
-    return emit.broadcast(inside, shape, [halo.dim])
+    """A mask of the elements inside the global tensor along this dimension."""
+    builder, site = halo.along.builder, halo.along
+    origin = builder.add(builder.beginning(site.in_group(), halo.shards, halo.core), -halo.before)
+    inside = builder.within(builder.count_from(origin, shape[halo.dim]), halo.core * halo.shards)
+    return builder.broadcast(inside, shape, [halo.dim])

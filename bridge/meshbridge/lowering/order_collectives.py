@@ -1,10 +1,12 @@
-"""`order-collectives`: collectives beside loops of collectives in one order, for XLA:CPU."""
+"""`order-collectives`: fixes the order of collectives and loops of collectives, for XLA:CPU."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from math import prod
+from operator import or_
 from typing import ClassVar
 
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
@@ -20,22 +22,22 @@ COLLECTIVES = frozenset(
 @register
 @dataclass(frozen=True)
 class OrderCollectives(Pass):
-    """Lets each collective that stands behind a loop or branch of collectives, and depends on none of its results, depend on one;
-    and so each such loop or branch on the collectives before it.
+    """Makes each collective after a loop or branch of collectives depend on it, and each such loop or branch on the collectives
+    before it.
 
     Input:   %0 = stablehlo.while(%x = %a) { … stablehlo.all_reduce … }
              %1 = "stablehlo.all_reduce"(%b) : (tensor<8xi32>) -> tensor<8xi32>
     Output:  %0 = stablehlo.while(%x = %a) { … stablehlo.all_reduce … }
              %2 = stablehlo.broadcast_in_dim (an element of %0), dims = []
              %3 = stablehlo.minimum %b, %2
-             %4 = stablehlo.maximum %b, %3                                         // %b, which no simplifier of XLA's finds out
+             %4 = stablehlo.maximum %b, %3                                         // equals %b, which XLA does not simplify
              %1 = "stablehlo.all_reduce"(%4) : (tensor<8xi32>) -> tensor<8xi32>
 
-    XLA:CPU has a collective wait for a loop only where it reads what the loop writes. On one device it may then run beside the
-    loop's second trip, on another behind the last: collectives of the same devices meet that are not the same, which overwrites
-    memory, or (where they have channels of their own) all threads wait. Elements of other types than integers are joined as bits.
+    XLA:CPU lets a collective wait for a loop only if it reads a result of the loop. Otherwise it may run during the loop's second
+    iteration on one device, and after the last one on another. Different collectives of the same devices then meet: they
+    overwrite memory, or deadlock if they have different channels. Elements other than integers are tied as bits.
 
-    What a loop hands on as it is, and what it does not read, does not count. Collectives without elements stay as they are."""
+    Values that a loop passes through or does not read add no dependency. Collectives without elements are left alone."""
 
     name: ClassVar[str] = "order-collectives"
 
@@ -52,71 +54,68 @@ def _blocks(op: ir.Operation) -> Iterator[ir.Block]:
 
 
 def _order(block: ir.Block) -> bool:
-    """Orders what stands in `block`, from the inside out; whether anything there communicates."""
+    """Orders the operations of `block`, from the inside out; returns True if any of them communicates."""
     operations = [view.operation for view in block.operations]
     kinds = [_communicates(op) for op in operations]
     if "nested" in kinds and sum(kind is not None for kind in kinds) > 1:
-        order = _OrderedBlock()
+        order = _CollectiveOrder()
         for op, kind in zip(operations, kinds, strict=True):
-            order.meet(op, kind)
+            order.add(op, kind)
     return any(kinds)
 
 
 def _communicates(op: ir.Operation) -> str | None:
-    """Whether `op` is a collective ("itself"), or one stands in its regions ("nested"), which are ordered."""
+    """Returns "itself" for a collective, "nested" for an op with one in its regions, which are ordered; else None."""
     if op.name in COLLECTIVES:
         return "itself"
     if op.name not in REGION_OPS:
         return None
-    ordered = [_order(block) for block in _blocks(op)]  # every one, whatever the first says
+    ordered = [_order(block) for block in _blocks(op)]  # no early exit: every block is to be ordered
     return "nested" if any(ordered) else None
 
 
 @dataclass
-class _OrderedBlock:
-    """The operations of one block so far: of which communicating ones each value is computed."""
+class _CollectiveOrder:
+    """The communicating operations of one block so far, and which of them each value depends on."""
 
-    met: list[ir.Operation] = field(default_factory=list)
-    "Those that communicate."
+    communicating: list[ir.Operation] = field(default_factory=list)
+    "The collectives, and the loops and branches of collectives."
     nested: int | None = None
-    "The number of the last one in whose regions collectives stand: it waits for all before it."
-    found: dict[ir.Value, int] = field(default_factory=dict)
-    "Values by the set of numbers, as bits."
+    "The number of the last loop or branch, which depends on all before it."
+    dependencies: dict[ir.Value, int] = field(default_factory=dict)
+    "The numbers of the communicating operations that each value depends on, as bits."
 
-    def meet(self, op: ir.Operation, kind: str | None) -> None:
-        """Reads `op`, and has it depend on what it is to wait for if it communicates."""
-        known = self._of(_read(op))
+    def add(self, op: ir.Operation, kind: str | None) -> None:
+        """Records `op`; if it communicates, makes it depend on those that it has to wait for."""
+        dependencies = self._union(_reads(op))
         if kind is None:
-            self._note(op, known)
+            self._record(op, dependencies)
             return
-        number = len(self.met)
-        for earlier in self._before(kind):
-            if not known >> earlier & 1 and _depend(op, self.met[earlier]):
-                known |= 1 << earlier
+        number = len(self.communicating)
+        for earlier in self._awaited(kind):
+            if not dependencies >> earlier & 1 and _add_dependency(op, self.communicating[earlier]):
+                dependencies |= 1 << earlier
         if kind == "nested":
             self.nested = number
-        self.met.append(op)
-        self._note(op, known | 1 << number)
+        self.communicating.append(op)
+        self._record(op, dependencies | 1 << number)
 
-    def _before(self, kind: str) -> Sequence[int]:
-        """The numbers of those that one of this kind waits for, and that do not wait for each other."""
+    def _awaited(self, kind: str) -> Sequence[int]:
+        """The numbers of the operations that one of this kind waits for, without those that others of them wait for."""
         if kind == "nested":
-            return range(self.nested or 0, len(self.met))
+            return range(self.nested or 0, len(self.communicating))
         return () if self.nested is None else (self.nested,)
 
-    def _of(self, values: Iterable[ir.Value]) -> int:
-        known = 0
-        for value in values:
-            known |= self.found.get(value, 0)
-        return known
+    def _union(self, values: Iterable[ir.Value]) -> int:
+        return reduce(or_, (self.dependencies.get(value, 0) for value in values), 0)
 
-    def _note(self, op: ir.Operation, known: int) -> None:
+    def _record(self, op: ir.Operation, dependencies: int) -> None:
         for number, result in enumerate(op.results):
-            self.found[result] = self._of([op.operands[number]]) if _hands_on(op, number) else known
+            self.dependencies[result] = self._union([op.operands[number]]) if _passes_through(op, number) else dependencies
 
 
-def _read(op: ir.Operation) -> list[ir.Value]:
-    """What `op` computes with."""
+def _reads(op: ir.Operation) -> list[ir.Value]:
+    """The values that `op` computes with."""
     if not len(op.regions):
         return list(op.operands)
     operands = [op.operands[number] for number in _carried(op)] if op.name == "stablehlo.while" else list(op.operands)
@@ -124,7 +123,7 @@ def _read(op: ir.Operation) -> list[ir.Value]:
 
 
 def _carried(loop: ir.Operation) -> list[int]:
-    """The numbers of what the condition or the body of `loop` reads, other than to hand it on."""
+    """The numbers of the loop values that the condition or the body of `loop` reads, other than to pass them through."""
     return [
         number
         for number in range(len(loop.operands))
@@ -136,8 +135,8 @@ def _carried(loop: ir.Operation) -> list[int]:
     ]
 
 
-def _hands_on(op: ir.Operation, number: int) -> bool:
-    """Whether that result of `op` is the operand of that number, whatever a loop does beside."""
+def _passes_through(op: ir.Operation, number: int) -> bool:
+    """True if `op` is a loop that passes operand `number` through unchanged."""
     if op.name != "stablehlo.while":
         return False
     body = op.regions[1].blocks[0]
@@ -146,15 +145,19 @@ def _hands_on(op: ir.Operation, number: int) -> bool:
     return handed
 
 
-def _depend(op: ir.Operation, earlier: ir.Operation) -> bool:
-    """Has one operand of `op` depend on a result of `earlier`; False where either has no elements."""
+def _add_dependency(op: ir.Operation, earlier: ir.Operation) -> bool:
+    """Makes one operand of `op` depend on a result of `earlier`; False if either has no elements."""
     numbers = _carried(op) if op.name == "stablehlo.while" else range(len(op.operands))
-    operands = sorted((number for number in numbers if _has_elements(op.operands[number])), key=lambda n: _rank(op.operands[n]))
-    results = [value for number, value in enumerate(earlier.results) if _has_elements(value) and not _hands_on(earlier, number)]
+    operands = sorted(
+        (number for number in numbers if _has_elements(op.operands[number])), key=lambda n: _tie_cost(op.operands[n])
+    )
+    results = [
+        value for number, value in enumerate(earlier.results) if _has_elements(value) and not _passes_through(earlier, number)
+    ]
     if not operands or not results:
         return False
-    emit, value = Builder.before(op), op.operands[operands[0]]
-    op.operands[operands[0]] = _joined(emit, value, min(results, key=_rank))
+    builder, value = Builder.before(op), op.operands[operands[0]]
+    op.operands[operands[0]] = _tied(builder, value, min(results, key=_tie_cost))
     return True
 
 
@@ -162,40 +165,40 @@ def _has_elements(value: ir.Value) -> bool:
     return isinstance(value.type, ir.RankedTensorType) and prod(shape_of(value)) > 0
 
 
-def _rank(value: ir.Value) -> tuple[bool, int]:
-    """Small ones first, and counters last: XLA knows how often loops run by what they count from."""
+def _tie_cost(value: ir.Value) -> tuple[bool, int]:
+    """Small values first and counters last: XLA reads trip counts from the initial values of counters."""
     counts = isinstance(element_of(value), ir.IntegerType) and not shape_of(value)
     return counts, prod(shape_of(value))
 
 
-def _joined(emit: Builder, value: ir.Value, other: ir.Value) -> ir.Value:
-    """`value`, computed of it and of an element of `other`: max(x, min(x, y)) is x for all integers."""
+def _tied(builder: Builder, value: ir.Value, other: ir.Value) -> ir.Value:
+    """`value`, made to depend on an element of `other`: max(x, min(x, y)) is x for all integers."""
     element = element_of(value)
     if isinstance(element, ir.ComplexType):
-        parts = [emit.value(name, tensor(shape_of(value), element.element_type), [value]) for name in ("real", "imag")]
-        return emit.value("complex", value.type, [_joined(emit, parts[0], other), parts[1]])
-    bits = _bits(emit, value)
+        parts = [builder.value(name, tensor(shape_of(value), element.element_type), [value]) for name in ("real", "imag")]
+        return builder.value("complex", value.type, [_tied(builder, parts[0], other), parts[1]])
+    bits = _bits(builder, value)
     kind = element_of(bits)
-    number = emit.value("convert", tensor([], kind), [_bits(emit, _first(emit, other))])
-    everywhere = emit.like(bits, number)
+    number = builder.value("convert", tensor([], kind), [_bits(builder, _first_element(builder, other))])
+    everywhere = builder.like(bits, number)
     lower, upper = ("and", "or") if ir.IntegerType(kind).width == 1 else ("minimum", "maximum")
-    joined = emit.value(upper, bits.type, [bits, emit.value(lower, bits.type, [bits, everywhere])])
-    return joined if kind == element else emit.value("bitcast_convert", value.type, [joined])
+    tied = builder.value(upper, bits.type, [bits, builder.value(lower, bits.type, [bits, everywhere])])
+    return tied if kind == element else builder.value("bitcast_convert", value.type, [tied])
 
 
-def _first(emit: Builder, value: ir.Value) -> ir.Value:
+def _first_element(builder: Builder, value: ir.Value) -> ir.Value:
     """The first element, a scalar of real numbers."""
     shape, element = shape_of(value), element_of(value)
-    value = emit.reshape(emit.cut(value, [0] * len(shape), [1] * len(shape)), []) if shape else value
+    value = builder.reshape(builder.cut(value, [0] * len(shape), [1] * len(shape)), []) if shape else value
     if isinstance(element, ir.ComplexType):
-        value = emit.value("real", tensor([], element.element_type), [value])
+        value = builder.value("real", tensor([], element.element_type), [value])
     return value
 
 
-def _bits(emit: Builder, value: ir.Value) -> ir.Value:
-    """Integers as they are, and the bits of other numbers."""
+def _bits(builder: Builder, value: ir.Value) -> ir.Value:
+    """`value` as integers: the bits of other numbers."""
     element = element_of(value)
     if isinstance(element, ir.IntegerType):
         return value
     bits = ir.IntegerType.get_signless(ir.FloatType(element).width)
-    return emit.value("bitcast_convert", tensor(shape_of(value), bits), [value])
+    return builder.value("bitcast_convert", tensor(shape_of(value), bits), [value])

@@ -1,4 +1,4 @@
-"""Local programs in plain StableHLO of a given version: what compilers other than XLA read."""
+"""`plain-stablehlo`: local programs in plain StableHLO of a given version, for compilers other than XLA."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ OLDEST, NEWEST = stablehlo.get_minimum_version(), stablehlo.get_current_version(
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 
 STRUCTURE = frozenset(("func.func", "func.return", "stablehlo.return"))
-"""Ops that every program has, whatever list of ops is allowed."""
+"""Ops that are always allowed."""
 
 
 def check_version(version: str) -> str:
-    """A version of StableHLO, as it is. Raises MeshError unless this jaxlib can write it."""
+    """Returns `version`, a version of StableHLO. Raises MeshError unless this jaxlib can write it."""
     if not _VERSION.fullmatch(version) or not _number(OLDEST) <= _number(version) <= _number(NEWEST):
         raise MeshError(f"error: stablehlo-version is {version!r}, expected {OLDEST} to {NEWEST}, as this jaxlib can write")
     return version
 
 
 _VERSIONS = [f"0.{minor}.0" for minor in range(9, 21)] + [f"1.{minor}.0" for minor in range(int(NEWEST.split(".")[1]) + 1)]
-"""Those that differ in what they have."""
+"""The versions of StableHLO that differ in their ops, attributes or types."""
 
 
 def _number(version: str) -> tuple[int, ...]:
@@ -56,7 +56,7 @@ def _number(version: str) -> tuple[int, ...]:
 @register
 @dataclass(frozen=True)
 class PlainStablehlo(Pass):
-    """Leaves nothing of a local program but ops of StableHLO, as they are in a given version of it, and functions.
+    """Reduces a local program to functions and ops of a given version of StableHLO.
 
     Input:   mesh.mesh @m(shape = 4)
              func.func @main(%arg0: tensor<2xf32> {meshbridge.global = tensor<8xf32>, …}) … {
@@ -64,24 +64,23 @@ class PlainStablehlo(Pass):
     Output:  func.func @main(%arg0: tensor<2xf32>) … {
                %0 = stablehlo.clamp …
 
-    CHLO is expanded by StableHLO's own passes, and so are ops that came after the version where it has others for them; ops that
-    `ops` lacks are expanded by EXPANSIONS. Meshes, shardings, kinds of memory and names of arguments go; `meshbridge report` says
-    how arguments are sharded.
+    StableHLO's own passes expand CHLO, and newer ops if the version can express them by others; EXPANSIONS expands ops that `ops`
+    lacks. Meshes, shardings, memory kinds and argument names are dropped; `meshbridge report` prints how arguments are sharded.
     """
 
     name: ClassVar[str] = "plain-stablehlo"
     version: str = NEWEST
     "The version of StableHLO."
     ops: str = ""
-    "The names of the ops that may be used, commas between them; empty for all that the version has."
+    "The names of the allowed ops, separated by commas; empty for all ops of the version."
 
     def run(self, module: ir.Module) -> None:
-        """Raises MeshError for an op that is not of StableHLO, that the version does not have, or that `ops` lacks."""
+        """Raises MeshError for an op that is not in StableHLO, not in the version, or not in `ops`."""
         check_version(self.version)
         with module.context:
-            _forget(module)
+            _strip(module)
             for op in find(module.operation, _REWRITTEN):
-                simplify(op) if op.name in COLLECTIVES else _as_called(op)
+                simplify(op) if op.name in COLLECTIVES else _rewrite_call(op)
         legalize = f"func.func(chlo-legalize-to-stablehlo),stablehlo-compatibility-expander{{target={self.version}}}"
         run_stock_passes(module, f"builtin.module({legalize})")
         _refuse(module, lambda name: name.startswith("stablehlo."), "is not of StableHLO, and has no form there")
@@ -98,11 +97,11 @@ _REWRITTEN = COLLECTIVES | {CUSTOM_CALL}
 _MESHES = ("mesh.mesh", "sdy.mesh")
 _CONFIG = "backend_config"
 _TYPED = 4
-"""The version of the interface of calls whose configuration is a dictionary."""
+"""The API version of custom calls whose configuration is a dictionary."""
 
 
-def _forget(module: ir.Module) -> None:
-    """Takes out meshes, and the attributes that ops, arguments and results have of any dialect."""
+def _strip(module: ir.Module) -> None:
+    """Removes meshes and the dialect attributes of ops, arguments and results."""
     for view in list(module.body.operations):
         if view.operation.name in _MESHES:
             view.operation.erase()
@@ -114,9 +113,9 @@ def _forget(module: ir.Module) -> None:
             del op.attributes[name]
 
 
-def _as_called(op: ir.Operation) -> None:
-    """A call with its configuration in StableHLO's own attribute, as XLA's typed calls have it; its operand in place of one that
-    says where it is kept."""
+def _rewrite_call(op: ir.Operation) -> None:
+    """Moves the configuration of a call into StableHLO's own attribute, as in XLA's typed calls; replaces a call that only places
+    its operand in memory by the operand."""
     if call_target(op) == PLACEMENT:
         op.results[0].replace_all_uses_with(op.operands[0])
         op.erase()
@@ -126,31 +125,31 @@ def _as_called(op: ir.Operation) -> None:
         del op.attributes[f"mhlo.{_CONFIG}"]
 
 
-def _refuse(module: ir.Module, is_allowed: Callable[[str], bool], found: str) -> None:
-    """Raises OpError for the first op whose name is not allowed, with the names of all that are not."""
+def _refuse(module: ir.Module, is_allowed: Callable[[str], bool], message: str) -> None:
+    """Raises OpError at the first op that is not allowed, and names all such ops."""
     if refused := [op for op in walk_all(module) if op.name not in STRUCTURE and not is_allowed(op.name)]:
         names = sorted({title(op) for op in refused})
-        raise OpError(refused[0], found, f"all such ops of the program: {', '.join(names)}")
+        raise OpError(refused[0], message, f"all such ops of the program: {', '.join(names)}")
 
 
 _NOT_IN_VERSION = re.compile(r"(.*?): error: failed to legalize operation 'vhlo\.(\w+?)_v\d+'")
 
 
 def _refuse_newer(module: ir.Module, version: str) -> None:
-    """Raises MeshError for an op, or for attributes or types of it, that `version` does not have."""
+    """Raises MeshError for an op whose name, attributes or types `version` does not have."""
     if (refused := _refusal(module, version)) is None:
         return
     if (where := _NOT_IN_VERSION.match(refused)) is None:
         raise MeshError(refused)
-    newer = [each for each in _VERSIONS if _number(each) > _number(version)]
-    first = bisect_left(newer, True, key=lambda each: _refusal(module, each) is None)
-    hint = f"\n  hint: StableHLO {newer[first]} is the first that has it" if first < len(newer) else ""
-    found = f"'stablehlo.{where[2]}' op is not in StableHLO {version} as it stands here, with its attributes and types"
-    raise MeshError(f"{where[1]}: error: {found}{hint}")
+    later_versions = [candidate for candidate in _VERSIONS if _number(candidate) > _number(version)]
+    index = bisect_left(later_versions, True, key=lambda candidate: _refusal(module, candidate) is None)
+    hint = f"\n  hint: StableHLO {later_versions[index]} is the first that has it" if index < len(later_versions) else ""
+    message = f"'stablehlo.{where[2]}' op is not in StableHLO {version} as it stands here, with its attributes and types"
+    raise MeshError(f"{where[1]}: error: {message}{hint}")
 
 
 def _refusal(module: ir.Module, version: str) -> str | None:
-    """What StableHLO says where `module` cannot be written in `version`; None where it can."""
+    """StableHLO's error if `module` cannot be written in `version`, else None."""
     try:
         run_stock_passes(copy_module(module), f"builtin.module(stablehlo-legalize-to-vhlo,vhlo-to-version{{target={version}}})")
     except MeshError as error:

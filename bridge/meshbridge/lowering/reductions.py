@@ -1,7 +1,4 @@
-"""Reduction kinds of the dialect as StableHLO reduction bodies: `all_reduce`, `reduce_scatter`.
-
-Elements are converted to the result's element type before they are reduced.
-"""
+"""Lowers `all_reduce` and `reduce_scatter`. Elements are converted to the result's element type before they are reduced."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from meshbridge.lowering.site import Site, lowers
 
 @lowers(AllReduceOp)
 def all_reduce(op: AllReduceOp, site: Site) -> list[ir.Value]:
-    """`stablehlo.all_reduce`; over groups of one device only the conversion of the element type is left."""
+    """`stablehlo.all_reduce`; over groups of one device, only the conversion of the element type."""
     return [all_reduce_over(site, op.input, op.reduction)]
 
 
@@ -33,7 +30,7 @@ def all_reduce_over(site: Site, value: ir.Value, kind: str) -> ir.Value:
     if is_native(kind, element_of(value)):
         nan_follows = NAN_FOLLOWS in site.op.attributes
         groups = _groups(site, site.digits)
-        return combine.all_reduce_natively(site.emit, value, kind, site.group_size, groups, nan_follows=nan_follows)
+        return combine.all_reduce_natively(site.builder, value, kind, site.group_size, groups, nan_follows=nan_follows)
     return in_pieces(site, value, lambda flat: _scattered(site, flat, kind, 0))
 
 
@@ -45,10 +42,10 @@ def reduce_scatter(op: ReduceScatterOp, site: Site) -> list[ir.Value]:
 
 
 def _converted(site: Site, value: ir.Value, kind: str) -> ir.Value:
-    """The value in the element type that accumulates. Raises OpError where `kind` has no meaning on it."""
+    """The value in the element type of the accumulator. Raises OpError if `kind` has no meaning on it."""
     element = site.result_type.element_type
     check_kind(site, kind, element)
-    return site.emit.convert(value, element)
+    return site.builder.convert(value, element)
 
 
 def _groups(site: Site, digits: Digits) -> GroupAttributes:
@@ -56,19 +53,20 @@ def _groups(site: Site, digits: Digits) -> GroupAttributes:
 
 
 def _scattered(site: Site, value: ir.Value, kind: str, dim: int) -> ir.Value:
-    """This device's piece of `value` along `dim`, reduced: in tiles, of the whole where that is small, and reduced by XLA:TPU."""
+    """This device's piece of `value` along `dim`, reduced. For compilers that lay out tiles (XLA:TPU), a small value is
+    all-reduced and then sliced."""
     size, forms = type_bytes(value.type), site.groups.forms
     is_small = forms.tiles and size < forms.least and combine.in_part_of_a_tile(value, dim, site.group_size)
     if is_small and is_native(kind, element_of(value)):
-        reduced = combine.all_reduce_natively(site.emit, value, kind, site.group_size, _groups(site, site.digits))
+        reduced = combine.all_reduce_natively(site.builder, value, kind, site.group_size, _groups(site, site.digits))
         return own_piece(site, reduced, dim)
     stages = site.stages("reduce_scatter", size)
-    groups = [(group_size(each), _groups(site, each)) for each in stages]
-    return combine.reduce_scatter(site.emit, value, dim, kind, groups, pieces_first=forms.tiles)
+    groups = [(group_size(digits), _groups(site, digits)) for digits in stages]
+    return combine.reduce_scatter(site.builder, value, dim, kind, groups, pieces_first=forms.tiles)
 
 
 def check_kind(site: Site, kind: str, element: ir.Type) -> None:
-    """Raises OpError where `kind` has no meaning on elements of type `element`."""
+    """Raises OpError if `kind` has no meaning on elements of type `element`."""
     if kind not in COMBINERS:
         raise site.error(f"reduction '{kind}' has no body that could run", "give one of: " + ", ".join(COMBINERS))
     if kind.startswith("bitwise") and not isinstance(element, ir.IntegerType):

@@ -1,5 +1,5 @@
-"""Collectives that are StableHLO's already when the lowering comes: resharding writes some whose groups no mesh operation can
-name, and users write them in manual computations. They stand in the exported form; here they get the local one.
+"""Collectives that are StableHLO's before lowering: resharding emits some whose groups no mesh operation can name, and users
+write them in manual computations. They have the exported form; here they get the local form.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ BY_PARTITION = frozenset(
 """Operations that number devices by partition if they have a channel, and by replica if they have none."""
 
 NUMBERING = BY_PARTITION | {"stablehlo.replica_id"}
-"""Operations that number devices either way."""
+"""Operations that number devices by partition or by replica."""
 
 
 def find_replicas(module: ir.Module) -> ir.Operation | None:
-    """The first operation of a partitioned module that numbers devices by replica, as only the form `local` does."""
+    """The first operation of a partitioned module that numbers devices by replica; only the form `local` has such operations."""
     for op in walk_all(module):
         if op.name == "stablehlo.replica_id" or (
             op.name in BY_PARTITION and len(op.operands) and "channel_handle" not in op.attributes
@@ -42,7 +42,7 @@ def find_replicas(module: ir.Module) -> ir.Operation | None:
 
 
 def by_replica(op: ir.Operation) -> None:
-    """Makes `op`, which BY_PARTITION names, number devices by replica."""
+    """Makes `op`, one of BY_PARTITION, number devices by replica."""
     if op.name == "stablehlo.partition_id":
         number = ir.Operation.create("stablehlo.replica_id", [op.results[0].type], loc=op.location, ip=ir.InsertionPoint(op))
         op.results[0].replace_all_uses_with(number.results[0])
@@ -54,8 +54,10 @@ def by_replica(op: ir.Operation) -> None:
 
 
 def by_partition(op: ir.Operation, mesh: Mesh) -> None:
-    """Makes `op`, of a program that runs once on each device of `mesh`, number devices by partition. Raises OpError for devices
-    that the mesh does not have."""
+    """Makes `op`, of a program that runs once on each device of `mesh`, number devices by partition.
+
+    Raises OpError for devices that the mesh does not have.
+    """
     if op.name == "stablehlo.replica_id":
         number = ir.Operation.create("stablehlo.partition_id", [op.results[0].type], loc=op.location, ip=ir.InsertionPoint(op))
         op.results[0].replace_all_uses_with(number.results[0])
@@ -72,13 +74,13 @@ def by_partition(op: ir.Operation, mesh: Mesh) -> None:
 
 
 _WITH_GLOBAL_IDS = frozenset(f"stablehlo.{name}" for name in ("all_gather", "all_reduce", "reduce_scatter"))
-"""Collectives that say by a flag that their groups list devices."""
+"""Collectives with a flag that says whether their groups list devices."""
 
 
 def count_devices(module: ir.Module) -> int:
-    """How many devices a program runs on that declares no mesh: as many as the module asks for, or its collectives name.
+    """The number of devices of a program without a mesh, from the module's attributes or the groups of its collectives.
 
-    Raises MeshError where neither says so.
+    Raises MeshError if neither gives a number.
     """
     attributes = module.operation.attributes
     counts = [
@@ -94,14 +96,14 @@ def count_devices(module: ir.Module) -> int:
 
 
 def _listed(op: ir.Operation) -> Iterator[int]:
-    """The devices that the groups or pairs of a collective list."""
+    """The devices in the groups or pairs of a collective."""
     for name in ("replica_groups", "source_target_pairs"):
         if name in op.attributes and isinstance(listed := op.attributes[name], ir.DenseElementsAttr):
             yield from (int(device) for device in np.array(listed).ravel() if device >= 0)
 
 
 def _means_all(op: ir.Operation) -> bool:
-    """Whether the groups of a collective are one of all devices: none are listed, or the one replica of all partitions is."""
+    """True if a collective has one group of all devices: it lists none, or the single replica of all partitions."""
     listed = op.attributes["replica_groups"]
     if not isinstance(listed, ir.DenseElementsAttr):
         return False

@@ -1,7 +1,7 @@
-"""Index arithmetic: `arith` and `tensor` operations on scalars as StableHLO on rank-0 tensors.
+"""Lowers `arith` and `tensor` operations on scalars to StableHLO on rank-0 tensors.
 
-XLA knows no scalars and no `index`. A scalar of type T becomes `tensor<T>`, and `index`, also as the element of a tensor, becomes
-i32, the type of all indices here. What is not in the table is refused where it uses one.
+XLA has no scalars and no `index`. A scalar of type T becomes `tensor<T>`; `index`, also as an element type, becomes i32, the type
+of all indices here. Other operations on scalars are refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ELEMENTWISE = {
     "arith.ori": "or",
     "arith.xori": "xor",
 }
-"""Scalar operations that mean what StableHLO's mean, on floats and on signed integers."""
+"""Scalar operations with the meaning of a StableHLO op, on floats and on signed integers."""
 
 CASTS = frozenset({"arith.index_cast", "arith.extsi", "arith.trunci"})
 
@@ -39,21 +39,21 @@ COMPARISONS = {0: "EQ", 1: "NE", 2: "LT", 3: "LE", 4: "GT", 5: "GE"}
 """`arith.cmpi` predicates; the unsigned ones (6 to 9) have no counterpart on signless integers."""
 
 FORMS: dict[str, Callable[[ir.Operation, Builder, Constants], ir.Value]] = {}
-"""Operation name to what writes its replacement."""
+"""By operation name: the function that builds its replacement."""
 
 
 def is_scalar(type_: ir.Type) -> bool:
-    """Whether XLA needs a rank-0 tensor in place of a value of this type."""
+    """True if XLA needs a rank-0 tensor for a value of this type."""
     return isinstance(type_, ir.IndexType | ir.IntegerType | ir.FloatType)
 
 
 def needs_form(type_: ir.Type) -> bool:
-    """Whether XLA needs another type in place of this one: of a scalar, or of a tensor of indices."""
+    """True if XLA needs another type for this one: for a scalar, or a tensor of indices."""
     return is_scalar(type_) or (isinstance(type_, ir.RankedTensorType) and isinstance(type_.element_type, ir.IndexType))
 
 
 def without_index(element: ir.Type) -> ir.Type:
-    """The element type in which XLA holds `element`."""
+    """The element type that XLA uses for `element`."""
     return ir.IntegerType.get_signless(32) if isinstance(element, ir.IndexType) else element
 
 
@@ -65,11 +65,11 @@ def tensor_for(type_: ir.Type) -> ir.Type:
 
 
 def lower_scalar(op: ir.Operation, constants: Constants) -> bool:
-    """Replaces `op`, which FORMS names, if it computes on scalars; says whether it did."""
-    if not (needs_form(op.results[0].type) or op.name in _MAKERS):
+    """Replaces `op`, one of FORMS, if it computes on scalars; returns False if it does not."""
+    if not (needs_form(op.results[0].type) or op.name in _TENSOR_MAKERS):
         return False
     unknown = [needs_form(operand.type) for operand in op.operands]
-    if unknown and all(unknown):  # from operations that no mesh operation has a part in
+    if unknown and all(unknown):  # computed without any mesh operation
         return False
     if any(unknown):
         raise OpError(op, _NO_FORM)
@@ -80,14 +80,14 @@ def lower_scalar(op: ir.Operation, constants: Constants) -> bool:
     return True
 
 
-_MAKERS = frozenset({"arith.index_cast", "tensor.from_elements", "tensor.splat"})
-"""What makes tensors of scalars, or of indices."""
+_TENSOR_MAKERS = frozenset({"arith.index_cast", "tensor.from_elements", "tensor.splat"})
+"""Operations that build tensors of scalars or of indices."""
 
 _NO_FORM = "computes with a scalar, and has no form in StableHLO that could"
 
 
 def check_users(values: Iterable[ir.Value]) -> None:
-    """Raises OpError for a user of a scalar among `values` that has no form on tensors."""
+    """Raises OpError if a user of a scalar among `values` has no form on tensors."""
     for value in values:
         if needs_form(value.type):
             for use in value.uses:
@@ -96,45 +96,45 @@ def check_users(values: Iterable[ir.Value]) -> None:
                     raise OpError(user, _NO_FORM)
 
 
-def _constant(op: ir.Operation, emit: Builder, constants: Constants) -> ir.Value:
+def _constant(op: ir.Operation, builder: Builder, constants: Constants) -> ir.Value:
     scalar, attr = op.results[0].type, op.attributes["value"]
     if isinstance(scalar, ir.RankedTensorType):
         numbers = np.array(ir.DenseElementsAttr(attr)).reshape(list(scalar.shape))
         if numbers.size and not -(2**31) <= int(numbers.min()) <= int(numbers.max()) < 2**31:
             raise OpError(op, "has an index beyond 32 bits; indices have 32 bits")
-        return emit.constant(tensor_for(scalar), dense(numbers.astype(np.int32)))
+        return builder.constant(tensor_for(scalar), dense(numbers.astype(np.int32)))
     type_ = ir.RankedTensorType(tensor_for(scalar))
     number = None if isinstance(scalar, ir.FloatType) else int(ir.IntegerAttr(attr).value)
     if isinstance(scalar, ir.IndexType) and number is not None:
         if not -(2**31) <= number < 2**31:
             raise OpError(op, f"is {number}; indices have 32 bits")
         attr = ir.IntegerAttr.get(type_.element_type, number)
-    value = emit.constant(type_, ir.DenseElementsAttr.get_splat(type_, attr))
+    value = builder.constant(type_, ir.DenseElementsAttr.get_splat(type_, attr))
     if number is not None:
         constants[value] = number
     return value
 
 
-def _compare(op: ir.Operation, emit: Builder, constants: Constants) -> ir.Value:
+def _compare(op: ir.Operation, builder: Builder, constants: Constants) -> ir.Value:
     direction = COMPARISONS.get(int(ir.IntegerAttr(op.attributes["predicate"]).value))
     if direction is None:
         raise OpError(op, "compares unsigned; only signed comparisons have a form in StableHLO here")
-    return emit.compare(direction, *op.operands)
+    return builder.compare(direction, *op.operands)
 
 
-def _cast(op: ir.Operation, emit: Builder, constants: Constants) -> ir.Value:
+def _cast(op: ir.Operation, builder: Builder, constants: Constants) -> ir.Value:
     _refuse_bits(op)
     operand = op.operands[0]
-    value = emit.convert(operand, ir.RankedTensorType(tensor_for(op.results[0].type)).element_type)
+    value = builder.convert(operand, ir.RankedTensorType(tensor_for(op.results[0].type)).element_type)
     if operand in constants:
         constants[value] = constants[operand]
     return value
 
 
-def _elementwise(op: ir.Operation, emit: Builder, constants: Constants) -> ir.Value:
+def _elementwise(op: ir.Operation, builder: Builder, constants: Constants) -> ir.Value:
     if op.name not in _BITWISE:
         _refuse_bits(op)
-    return emit.elementwise(ELEMENTWISE[op.name], *op.operands)
+    return builder.elementwise(ELEMENTWISE[op.name], *op.operands)
 
 
 _BITWISE = frozenset({"arith.andi", "arith.ori", "arith.xori"})
@@ -147,28 +147,28 @@ def _refuse_bits(op: ir.Operation) -> None:
         raise OpError(op, "computes with i1 as with a number, which has no form in StableHLO")
 
 
-def _select(op: ir.Operation, emit: Builder, constants: Constants) -> ir.Value:
-    return emit.select(*op.operands)
+def _select(op: ir.Operation, builder: Builder, constants: Constants) -> ir.Value:
+    return builder.select(*op.operands)
 
 
-def _extract(op: ir.Operation, emit: Builder, constants: Constants) -> ir.Value:
+def _extract(op: ir.Operation, builder: Builder, constants: Constants) -> ir.Value:
     """A slice of one element at run-time indices."""
     source, *indices = op.operands
     if indices:
-        source = emit.dynamic_cut(source, indices, [1] * len(indices))
-    return emit.reshape(source, [])
+        source = builder.dynamic_cut(source, indices, [1] * len(indices))
+    return builder.reshape(source, [])
 
 
-def _from_elements(op: ir.Operation, emit: Builder, constants: Constants) -> ir.Value:
+def _from_elements(op: ir.Operation, builder: Builder, constants: Constants) -> ir.Value:
     result = ir.RankedTensorType(op.results[0].type)
     if not len(op.operands):
         raise OpError(op, "makes a tensor of no elements")
-    whole = emit.concatenate([emit.reshape(value, [1]) for value in op.operands], 0)
-    return emit.reshape(whole, list(result.shape))
+    whole = builder.concatenate([builder.reshape(value, [1]) for value in op.operands], 0)
+    return builder.reshape(whole, list(result.shape))
 
 
-def _splat(op: ir.Operation, emit: Builder, constants: Constants) -> ir.Value:
-    return emit.broadcast(op.operands[0], shape_of(op.results[0]))
+def _splat(op: ir.Operation, builder: Builder, constants: Constants) -> ir.Value:
+    return builder.broadcast(op.operands[0], shape_of(op.results[0]))
 
 
 FORMS |= dict.fromkeys(ELEMENTWISE, _elementwise) | dict.fromkeys(CASTS, _cast)
@@ -183,7 +183,7 @@ FORMS |= {
 
 
 def retype_arguments(function: ir.Operation) -> None:
-    """Scalar arguments of a function become rank-0 tensors."""
+    """Makes scalar arguments of a function rank-0 tensors."""
     for block in list(function.regions[0])[:1]:
         check_users(block.arguments)
         for argument in block.arguments:
@@ -192,10 +192,10 @@ def retype_arguments(function: ir.Operation) -> None:
 
 
 def retype_signature(function: ir.Operation) -> None:
-    """Writes the types of arguments and returned values into the function's type."""
+    """Updates the function's type to those of its arguments and returned values."""
     if not len(list(function.regions[0])):
         return
     entry = function.regions[0].blocks[0]
     returned = list(entry.operations)[-1].operation.operands
-    type_ = ir.FunctionType.get([each.type for each in entry.arguments], [each.type for each in returned])
+    type_ = ir.FunctionType.get([argument.type for argument in entry.arguments], [value.type for value in returned])
     function.attributes["function_type"] = ir.TypeAttr.get(type_)

@@ -1,4 +1,4 @@
-"""What the lowering of one operation works with, and the table of lowerings."""
+"""The context in which one operation is lowered, and the table of lowerings."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from meshbridge.ir.shifts import shift
 
 @dataclass(frozen=True)
 class Site:
-    """One operation about to be replaced: its mesh and axes, and where its replacement is written."""
+    """An operation to be lowered: its mesh and axes, and the builder of its replacement."""
 
     op: ir.Operation
     mesh: Mesh
     axes: Axes
     """The axes of the device group from outer to inner."""
-    emit: Builder
+    builder: Builder
     groups: Groups
     positions: Positions
     constants: dict[ir.Value, int]
-    """Scalars known to be constant, by their value in the IR."""
+    """The numbers of constant scalars."""
 
     @property
     def group_size(self) -> int:
@@ -45,25 +45,25 @@ class Site:
         return ir.RankedTensorType(self.op.results[0].type)
 
     def stages(self, kind: str, size: float) -> tuple[Digits, ...]:
-        """The digits of the collectives, outer ones first, that are one of that kind over the site's groups, of `size` bytes."""
+        """The stages into which a collective of this kind over `size` bytes is divided, outer digits first."""
         return self.groups.forms.stages(kind, self.mesh, self.digits, size)
 
     def in_group(self) -> ir.Value:
         """This device's number in its group, `tensor<i32>`."""
-        return self.positions.along(self.mesh, self.digits, self.emit)
+        return self.positions.along(self.mesh, self.digits, self.builder)
 
     def known(self, entry: int | ir.Value) -> int | ir.Value:
-        """An entry of a dynamic index list as an integer where its value is a constant."""
+        """An entry of a dynamic index list, as an integer if it is constant."""
         return entry if isinstance(entry, int) else self.constants.get(entry, entry)
 
     def permute(self, value: ir.Value, steps: Steps) -> ir.Value:
-        """`value` moved from member to member of each group, at least one step; zeros on members that are no target."""
+        """Permutes `value` within each group by `steps`, which are not empty; members that receive nothing get zeros."""
         attrs = self.groups.moves(self.mesh, self.digits, steps)
-        return self.emit.value("collective_permute", value.type, [value], attrs)
+        return self.builder.value("collective_permute", value.type, [value], attrs)
 
     def shifted(self, value: ir.Value, offset: int, *, rotate: bool = False) -> ir.Value:
-        """`value` from the member that is `offset` before in each group (`shifts.shift`)."""
-        return shift(self.emit, value, self.mesh, self.digits, offset, self.groups, self.positions, rotate=rotate)
+        """Shifts `value` by `offset` members within each group (`shifts.shift`)."""
+        return shift(self.builder, value, self.mesh, self.digits, offset, self.groups, self.positions, rotate=rotate)
 
     def error(self, message: str, hint: str = "") -> OpError:
         """A diagnostic about this operation."""
@@ -74,7 +74,7 @@ OpT = TypeVar("OpT", bound=MeshOpView)
 Lowering = Callable[[OpT, Site], Sequence[ir.Value]]
 
 LOWERINGS: Registry[str, Lowering[Any]] = Registry("lowering")
-"""Operation name to the function that writes its replacement and returns the values that replace its results."""
+"""By operation name: the function that builds the replacement and returns the values for its results."""
 
 
 def lowers(cls: type[OpT]) -> Callable[[Lowering[OpT]], Lowering[OpT]]:

@@ -1,4 +1,4 @@
-"""A local program as one that JAX calls on global arrays; a converter does it (see read.formats.Notation)."""
+"""Wraps a local program into one that JAX calls on global arrays. A converter does the work (`read.formats.Notation`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from meshbridge.read import formats
 @register
 @dataclass(frozen=True)
 class WrapLocal(Pass):
-    """Makes one callable program on global shapes out of the local program that `lower-collectives` leaves.
+    """Turns the local program that `lower-collectives` leaves into a callable program on global shapes.
 
     Input:   func.func @main(%arg0: tensor<4xf32> {meshbridge.global = tensor<8xf32>, …}) …
     Output:  func.func @main(%arg0: tensor<8xf32> {sdy.sharding = …}) … {
@@ -23,7 +23,7 @@ class WrapLocal(Pass):
     name: ClassVar[str] = "wrap-local"
 
     def run(self, module: ir.Module) -> None:
-        """Raises MeshError where no converter is installed that can write such a program."""
+        """Raises MeshError if no installed converter can write such a program."""
         wrap = formats.wrapping_notation().wrap_local
         assert wrap is not None
         wrap(module)

@@ -123,10 +123,10 @@ def without_local(options: argparse.Namespace) -> dict[str, str]:
 def local_program(program: Program, options: argparse.Namespace) -> Program:
     """The program as the options have it: in place a partitioned one where it is one device's. Raises MeshError."""
     if options.local:
-        from meshbridge.lowering.local_program import hand_in, split_texts
+        from meshbridge.lowering.local_program import annotate_local_program, split_texts
 
         formats.refuse_calling(program)
-        hand_in(program.module, split_texts(options.in_shardings), split_texts(options.out_shardings))
+        annotate_local_program(program.module, split_texts(options.in_shardings), split_texts(options.out_shardings))
     return program
 
 

@@ -12,7 +12,7 @@ from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass
-from meshbridge.lowering.local_program import hand_in, shardings_between, speaks_of_devices
+from meshbridge.lowering.local_program import annotate_local_program, shardings_between, speaks_of_devices
 from meshbridge.read import files, formats
 from meshbridge.tools import arguments, console, progress
 from meshbridge.verify.trace import Parting
@@ -78,7 +78,7 @@ def _read_partitioned(source: ir.Module, options: argparse.Namespace) -> ir.Modu
     program = console.read_program(options.partitioned)
     with files.about(files.display_name(options.partitioned), program.format.wording):
         if options.local and not is_partitioned(source) and not any(_shardings(options).values()):
-            hand_in(program.module, *shardings_between(source, program.module))
+            annotate_local_program(program.module, *shardings_between(source, program.module))
             return program.module
         return arguments.local_program(program, options).module
 
