@@ -28,7 +28,7 @@ class LowerCollectives(Pass):
 
     name: ClassVar[str] = "lower-collectives"
     replica_groups: Spelling = "auto"
-    "How device groups are written: as `dense` numbers, as `mesh-axes` where XLA reads them right; `auto` does so on many devices."
+    "How device groups are written: `dense` numbers; `mesh-axes` where XLA reads them right; `auto`: these on many devices."
     form: Form = "exported"
     "`exported`: devices are partitions, for a body under `sdy.manual_computation`; `local`: devices are replicas, for PJRT."
     collective_broadcast: bool = False

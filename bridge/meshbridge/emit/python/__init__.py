@@ -1,5 +1,5 @@
-"""A partitioned program as Python that people read: one function on one device's shards, below `jax.shard_map`.
+"""Writes a partitioned program as readable Python: one function on one device's shards, below `jax.shard_map`.
 
-`program` writes the file, `scope` one function of it; `table` maps operations to what writes them, one file per family. What an
-expression is, `code` says, and how it is laid out on lines.
+`program` writes the file and `scope` one of its functions; `table` maps operations to their writers, one file per family. `code`
+has expressions and lays them out on lines.
 """

@@ -1,4 +1,4 @@
-"""Python expressions: their text, how tightly they bind, and how they are laid out on lines of WIDTH characters."""
+"""Python expressions: their text, their precedence, and their layout on lines of WIDTH characters."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ WIDTH = 100
 INDENT = "    "
 
 LOOSE, UNARY, ATOM = 0, 14, 20
-"""How tightly an expression binds: as what needs parentheses beside any operator, as a sign, and as a name or a call."""
+"""Precedence: of an expression that needs parentheses beside any operator, of a unary one, and of a name or call."""
 
 OPERATORS = {"*": 12, "/": 12, "+": 10, "-": 10, "&": 6, "^": 5, "|": 4}
-"""How tightly operators bind. Those that are not here are `LOOSE`."""
+"""The precedence of operators; all others are `LOOSE`."""
 
 
 @dataclass(frozen=True)
 class Code:
-    """An expression on one line. What stands between brackets at its end can be laid out on several: after `opener` come the
-    `parts`, and then `closer`."""
+    """An expression. If it ends in brackets, `opener`, `parts` and `closer` divide it for a layout on several lines."""
 
     text: str
     binding: int = ATOM
@@ -32,7 +31,7 @@ class Code:
     closer: str = ""
 
     def bound(self, binding: int) -> str:
-        """The text as an operand of what binds like that."""
+        """The text as an operand of an operator of precedence `binding`."""
         return self.text if self.binding >= binding else f"({self.text})"
 
     def __str__(self) -> str:
@@ -57,7 +56,7 @@ def _named(name: str, value: Code) -> Code:
 
 
 def as_code(value: Code | str) -> Code:
-    """A text as the atom that it is."""
+    """Wraps a text as an atom."""
     return value if isinstance(value, Code) else Code(value)
 
 
@@ -76,21 +75,21 @@ def list_of(parts: Iterable[Code]) -> Code:
 def literal(value: object) -> Code:
     """Nested tuples and lists of numbers, texts and None as Python writes them."""
     if isinstance(value, tuple):
-        return tuple_of([literal(each) for each in value])
+        return tuple_of([literal(entry) for entry in value])
     if isinstance(value, list):
-        return list_of(literal(each) for each in value)
+        return list_of(literal(entry) for entry in value)
     if isinstance(value, str):
         return Code(quoted(value))
     return value if isinstance(value, Code) else Code(repr(value))
 
 
 def docstring(lines: Iterable[str]) -> str:
-    """Lines, each `visible`, as the docstring of a file."""
+    """The docstring of a file, of lines in which control characters are visible."""
     return '"""{}\n"""'.format(joined(lines).replace("\\", "\\\\").replace('"""', '\\"\\"\\"'))
 
 
 def comment(text: str, indent: str) -> list[str]:
-    """A text, `visible`, as lines of comments."""
+    """A text as lines of comments, with control characters visible."""
     return [f"{indent}# {part}" for part in wrap(visible(text, keep=""), WIDTH - len(indent) - 2)]
 
 
@@ -99,10 +98,10 @@ def method(owner: Code, name: str, *positional: Code | str, **named: Code | str)
     return call(f"{owner.bound(ATOM)}.{name}", *positional, **named)
 
 
-def infix(left: Code, operator: str, right: Code) -> Code:
+def infix(lhs: Code, operator: str, rhs: Code) -> Code:
     """`left operator right`."""
     binding = OPERATORS.get(operator, LOOSE)
-    return Code(f"{left.bound(max(binding, 1))} {operator} {right.bound(binding + 1)}", binding)
+    return Code(f"{lhs.bound(max(binding, 1))} {operator} {rhs.bound(binding + 1)}", binding)
 
 
 def prefix(operator: str, operand: Code) -> Code:
@@ -118,14 +117,14 @@ def function_head(name: str, parameters: Sequence[str], indent: str) -> list[str
 
 def statement(targets: Sequence[str], value: Code, indent: str) -> list[str]:
     """`a, b = value` on as many lines as it needs."""
-    joined = ", ".join(targets)
-    if len(f"{indent}{joined} = {value.opener}") > WIDTH and len(targets) > 1:
-        *lines, last = laid_out(Code("", ATOM, "(", tuple(map(Code, targets)), ")"), indent, is_broken=True)
-        first, *others = laid_out(_behind(f"{last.strip()} = ", value), indent)
-        return [*lines, first, *others]
-    if not value.parts and len(f"{indent}{joined} = {value.text}") > WIDTH:
-        return [f"{indent}{joined} = (", f"{indent}{INDENT}{value.text}", f"{indent})"]
-    return laid_out(_behind(f"{joined} = ", value), indent)
+    target = ", ".join(targets)
+    if len(f"{indent}{target} = {value.opener}") > WIDTH and len(targets) > 1:
+        *lines, closing_line = laid_out(Code("", ATOM, "(", tuple(map(Code, targets)), ")"), indent, is_broken=True)
+        value_line, *value_lines = laid_out(_prefixed(f"{closing_line.strip()} = ", value), indent)
+        return [*lines, value_line, *value_lines]
+    if not value.parts and len(f"{indent}{target} = {value.text}") > WIDTH:
+        return [f"{indent}{target} = (", f"{indent}{INDENT}{value.text}", f"{indent})"]
+    return laid_out(_prefixed(f"{target} = ", value), indent)
 
 
 def unpacked(targets: Sequence[str], source: str, indent: str) -> list[str]:
@@ -135,19 +134,19 @@ def unpacked(targets: Sequence[str], source: str, indent: str) -> list[str]:
     return statement(targets, Code(source), indent)
 
 
-def _behind(text: str, value: Code) -> Code:
-    """`value` with a text in front of it."""
+def _prefixed(text: str, value: Code) -> Code:
+    """`value` after `text`."""
     return Code(f"{text}{value.text}", LOOSE, f"{text}{value.opener}" if value.opener else "", value.parts, value.closer)
 
 
 def returned(value: Code, indent: str) -> list[str]:
     """`return value`."""
-    return laid_out(_behind("return ", value), indent)
+    return laid_out(_prefixed("return ", value), indent)
 
 
 def laid_out(code: Code, indent: str, tail: str = "", *, is_broken: bool = False) -> list[str]:
-    """The lines of an expression with `tail` behind it: one if it fits, else what is between its brackets on one of its own,
-    else, or if `is_broken`, each part on one."""
+    """The lines of an expression followed by `tail`: one line if it fits; else the parts between the brackets on a line of their
+    own; else, or if `is_broken`, one line for each part."""
     if not is_broken and (not code.parts or len(indent + code.text + tail) <= WIDTH):
         return [f"{indent}{code.text}{tail}"]
     inner = indent + INDENT
@@ -159,5 +158,5 @@ def laid_out(code: Code, indent: str, tail: str = "", *, is_broken: bool = False
 
 
 def keywords(named: Mapping[str, Code | None]) -> dict[str, Code]:
-    """Those keywords that have a value."""
+    """The keywords that have a value."""
     return {name: value for name, value in named.items() if value is not None}

@@ -1,6 +1,6 @@
-"""Collectives: those of the mesh dialect by axes, and StableHLO's by axes where their groups lie along some, else by groups.
+"""Writes collectives of the mesh dialect by axes, and StableHLO's by axes or, if no axes give their groups, by groups.
 
-A sum of bits is their "or". JAX has no product over devices, which is one of what was gathered.
+A sum of bits is their "or". JAX has no product over devices; an all-gather and a local product replace it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from meshbridge.ir.ordered import is_orderable
 from meshbridge.lowering.exchanges import clamps_start
 
 _KINDS = {"sum": "add", "max": "maximum", "min": "minimum"}
-"""Reductions of the dialect that JAX has over devices, by what combines two elements."""
+"""By reduction of the dialect that JAX has over devices: the op that combines two elements."""
 
 
 _WRITTEN = frozenset(
@@ -43,7 +43,7 @@ _WRITTEN = frozenset(
 
 
 def is_written(op: ir.Operation) -> bool:
-    """Whether an op of the mesh dialect is written as one of JAX's collectives; others are lowered to StableHLO first."""
+    """True if an op of the mesh dialect is written as one of JAX's collectives; others are lowered to StableHLO first."""
     if op.name not in _WRITTEN or not CollectiveOpView(op).mesh_axes:
         return False
     if op.name == "mesh.shift":
@@ -52,8 +52,10 @@ def is_written(op: ir.Operation) -> bool:
         return not clamps_start(op.operands[0])
     if op.name in ("mesh.all_reduce", "mesh.reduce_scatter"):
         kind = AllReduceOp(op).reduction if op.name == "mesh.all_reduce" else ReduceScatterOp(op).reduction
-        same = element_of(op.operands[0]) == element_of(op.results[0])
-        return kind in _KINDS and same and (op.name == "mesh.all_reduce" or (kind == "sum" and not is_bit(op.operands[0])))
+        keeps_element = element_of(op.operands[0]) == element_of(op.results[0])
+        return (
+            kind in _KINDS and keeps_element and (op.name == "mesh.all_reduce" or (kind == "sum" and not is_bit(op.operands[0])))
+        )
     return True
 
 
@@ -77,7 +79,7 @@ def all_reduce(op: ir.Operation, scope: Scope) -> Code:
 
 
 def _combiner(name: str, op: ir.Operation) -> str:
-    """What combines two elements, of bits `or` or `and`."""
+    """The op that combines two elements; for bits `or` or `and`."""
     bits = {"add": "or", "maximum": "or", "minimum": "and", "multiply": "and"}
     return bits.get(name, name) if is_bit(op.operands[0]) else name
 
@@ -123,7 +125,7 @@ def _exchanged(code: Code, axes: Code, split: int, concat: int, groups: Code | N
 
 @writes("mesh.all_slice")
 def all_slice(op: ir.Operation, scope: Scope) -> Code:
-    """`lax.dynamic_slice_in_dim` at this device's number; nothing is sent."""
+    """`lax.dynamic_slice_in_dim` at this device's number, without communication."""
     view = AllSliceOp(op)
     size = shape_of(op.results[0])[view.slice_axis]
     number = scope.index(view.mesh_axes)
@@ -137,7 +139,7 @@ def shift(op: ir.Operation, scope: Scope) -> Code:
     view = ShiftOp(op)
     count = scope.script.mesh.shape[view.shift_axis]
     if not (view.offset % count if view.rotate else view.offset and abs(view.offset) < count):
-        return scope.at(op.operands[0])  # nothing arrives anywhere, so that the result is undefined, or nothing moves
+        return scope.at(op.operands[0])  # no device receives anything, and the result is undefined
     steps = rotated(count, view.offset) if view.rotate else shifted(count, view.offset)
     return _permuted(scope.at(op.operands[0]), scope.axes((view.shift_axis,)), steps)
 
@@ -148,7 +150,7 @@ def _permuted(code: Code, axes: Code, pairs: np.ndarray | Sequence[tuple[int, in
 
 @writes("mesh.permute")
 def permute(op: ir.Operation, scope: Scope) -> Code:
-    """`lax.ppermute` from the device of a number along one list of axes to that of the same number along the other."""
+    """`lax.ppermute` to the device with a number along `target_axes` from the one with the same number along `mesh_axes`."""
     view = PermuteOp(op)
     axes = tuple(sorted(view.mesh_axes))
     sizes = [scope.script.mesh.shape[axis] for axis in axes]
@@ -170,12 +172,12 @@ def partition_id(op: ir.Operation, scope: Scope) -> Code:
     return Code(f"jnp.array({list(mesh.device_ids)}, {dtype})[{number}]")
 
 
-Grouped = tuple[Code, Code | None]
-"""The axes of a collective, and the device groups where no axes say them."""
+AxesAndGroups = tuple[Code, Code | None]
+"""The axes of a collective, and its device groups if no axes give them."""
 
 
-def _groups(op: ir.Operation, scope: Scope) -> Grouped:
-    """Who takes part in a collective of StableHLO's."""
+def _groups(op: ir.Operation, scope: Scope) -> AxesAndGroups:
+    """The groups of a StableHLO collective. Raises OpError for groups that are not along the mesh."""
     mesh, attr = scope.script.mesh, op.attributes["replica_groups"]
     positions = group_positions(attr, mesh)
     if positions is None:
@@ -188,7 +190,7 @@ def _groups(op: ir.Operation, scope: Scope) -> Grouped:
 @writes("all_gather")
 def plain_all_gather(op: ir.Operation, scope: Scope) -> Code:
     """`lax.all_gather`."""
-    _refuse_several(op, scope)
+    _refuse_variadic(op, scope)
     axes, groups = _groups(op, scope)
     return _gathered(scope.at(op.operands[0]), axes, integer(op, "all_gather_dim"), groups)
 
@@ -196,12 +198,12 @@ def plain_all_gather(op: ir.Operation, scope: Scope) -> Code:
 @writes("all_reduce")
 def plain_all_reduce(op: ir.Operation, scope: Scope) -> Code:
     """`lax.psum`, `lax.pmax`, `lax.pmin`."""
-    _refuse_several(op, scope)
-    combiner = _region(op, scope)
+    _refuse_variadic(op, scope)
+    combiner = _region_combiner(op, scope)
     return _reduced(op, scope, combiner, *_groups(op, scope))
 
 
-def _region(op: ir.Operation, scope: Scope) -> str:
+def _region_combiner(op: ir.Operation, scope: Scope) -> str:
     combiner = _combiner(combiner_of(op.regions[0].blocks[0]), op)
     if combiner not in (*_REDUCERS, "multiply"):
         raise scope.error(op, "reduces over devices in a way that JAX has no function for")
@@ -210,8 +212,8 @@ def _region(op: ir.Operation, scope: Scope) -> str:
 
 @writes("reduce_scatter")
 def plain_reduce_scatter(op: ir.Operation, scope: Scope) -> Code:
-    """`lax.psum_scatter`; what is no sum is exchanged and combined."""
-    combiner, dim = _region(op, scope), integer(op, "scatter_dimension")
+    """`lax.psum_scatter`; other reductions are an all-to-all and a local reduction."""
+    combiner, dim = _region_combiner(op, scope), integer(op, "scatter_dimension")
     axes, groups = _groups(op, scope)
     if combiner == "add":
         return _scattered(scope.at(op.operands[0]), axes, dim, groups)
@@ -226,7 +228,7 @@ def plain_reduce_scatter(op: ir.Operation, scope: Scope) -> Code:
 @writes("all_to_all")
 def plain_all_to_all(op: ir.Operation, scope: Scope) -> Code:
     """`lax.all_to_all`."""
-    _refuse_several(op, scope)
+    _refuse_variadic(op, scope)
     axes, groups = _groups(op, scope)
     split, concat = integer(op, "split_dimension"), integer(op, "concat_dimension")
     return _exchanged(scope.at(op.operands[0]), axes, split, concat, groups)
@@ -234,7 +236,7 @@ def plain_all_to_all(op: ir.Operation, scope: Scope) -> Code:
 
 @writes("collective_permute")
 def collective_permute(op: ir.Operation, scope: Scope) -> Code:
-    """`lax.ppermute`, along one axis where every line of devices along it does the same."""
+    """`lax.ppermute`, along one axis if every group along it permutes alike."""
     mesh = scope.script.mesh
     pairs = positions_of(device_table(op.attributes["source_target_pairs"]), mesh)
     for axis in range(mesh.rank):
@@ -244,24 +246,24 @@ def collective_permute(op: ir.Operation, scope: Scope) -> Code:
 
 
 def _steps_along(pairs: np.ndarray, axis: int, scope: Scope) -> list[tuple[int, int]] | None:
-    """The moves from member to member along `axis` that the pairs are in every group; None where they are not such."""
+    """The pairs as steps between members along `axis`; None unless every group along it has the same steps."""
     mesh = scope.script.mesh
     groups = groups_along(mesh, axis_digits(mesh, (axis,)))
     wanted = {(int(source), int(target)) for source, target in pairs}
     member = {int(device): index for index, device in enumerate(groups[0])}
     steps = [(member[source], member[target]) for source, target in sorted(wanted) if source in member and target in member]
-    moved = {(int(row[source]), int(row[target])) for row in groups for source, target in steps}
-    return steps if moved == wanted and steps else None
+    permuted = {(int(row[source]), int(row[target])) for row in groups for source, target in steps}
+    return steps if permuted == wanted and steps else None
 
 
 @writes("collective_broadcast")
 def collective_broadcast(op: ir.Operation, scope: Scope) -> Code:
-    """What every group's first device has, of all that is gathered."""
+    """An all-gather, of which the first device's value is kept."""
     axes, groups = _groups(op, scope)
     named = keywords({"axis_index_groups": groups})
     return Code(f"{call('lax.all_gather', scope.at(op.operands[0]), axes, **named)}[0]")
 
 
-def _refuse_several(op: ir.Operation, scope: Scope) -> None:
+def _refuse_variadic(op: ir.Operation, scope: Scope) -> None:
     if len(op.operands) != 1:
         raise scope.error(op, f"has {len(op.operands)} operands, expected one", "partition with collectives='off'")

@@ -1,4 +1,4 @@
-"""Products: `@`, `jnp.einsum`, `lax.dot_general`, and convolutions."""
+"""Writes products as `@`, `jnp.einsum` or `lax.dot_general`, and convolutions."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ Dims = tuple[int, ...]
 
 @writes("dot_general")
 def dot_general(op: ir.Operation, scope: Scope) -> Code:
-    """`x @ y` and `jnp.einsum` where operands have one type, `lax.dot_general` elsewhere."""
+    """`x @ y` or `jnp.einsum` if the operands have the same element type, else `lax.dot_general`."""
     numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
     batch = (tuple(numbers.lhs_batching_dimensions), tuple(numbers.rhs_batching_dimensions))
     contracted = (tuple(numbers.lhs_contracting_dimensions), tuple(numbers.rhs_contracting_dimensions))
-    left, right = scope.operands(op)
+    lhs, rhs = scope.operands(op)
     how = keywords({"precision": _algorithm(op, scope) or _precision(op), "preferred_element_type": _preferred(op, scope)})
     if element_of(op.operands[0]) != element_of(op.operands[1]):
         dims = (contracted, batch)
         how.setdefault("preferred_element_type", scope.dtype(op.results[0], op))
-        return call("lax.dot_general", left, right, literal(dims), **how)
+        return call("lax.dot_general", lhs, rhs, literal(dims), **how)
     ranks = [len(shape_of(operand)) for operand in op.operands]
     if not how and not batch[0] and contracted == ((ranks[0] - 1,), (0,)) and ranks[0] in (1, 2) and ranks[1] in (1, 2):
-        return infix(left, "@", right)
-    return call("jnp.einsum", quoted(_subscripts(ranks, batch, contracted)), left, right, **how)
+        return infix(lhs, "@", rhs)
+    return call("jnp.einsum", quoted(_subscripts(ranks, batch, contracted)), lhs, rhs, **how)
 
 
 def _subscripts(ranks: list[int], batch: tuple[Dims, Dims], contracted: tuple[Dims, Dims]) -> str:
-    """`abc,cd->abd`: the result has batch dimensions first, then those of the left operand, then those of the right one."""
+    """`abc,cd->abd`: the result has the batch dimensions, then those of the left operand, then those of the right one."""
     letters = iter(ascii_letters)
-    left = [next(letters) for _ in range(ranks[0])]
-    right = [""] * ranks[1]
+    lhs_letters = [next(letters) for _ in range(ranks[0])]
+    rhs_letters = [""] * ranks[1]
     for mine, theirs in ((batch[0], batch[1]), (contracted[0], contracted[1])):
-        for first, second in zip(mine, theirs, strict=True):
-            right[second] = left[first]
-    right = [letter or next(letters) for letter in right]
-    kept = [left[dim] for dim in batch[0]]
-    for side, letters_of in ((0, left), (1, right)):
-        kept += [letter for dim, letter in enumerate(letters_of) if dim not in (*batch[side], *contracted[side])]
-    return f"{''.join(left)},{''.join(right)}->{''.join(kept)}"
+        for lhs_dim, rhs_dim in zip(mine, theirs, strict=True):
+            rhs_letters[rhs_dim] = lhs_letters[lhs_dim]
+    rhs_letters = [letter or next(letters) for letter in rhs_letters]
+    result_letters = [lhs_letters[dim] for dim in batch[0]]
+    for side, letters_of in ((0, lhs_letters), (1, rhs_letters)):
+        result_letters += [letter for dim, letter in enumerate(letters_of) if dim not in (*batch[side], *contracted[side])]
+    return f"{''.join(lhs_letters)},{''.join(rhs_letters)}->{''.join(result_letters)}"
 
 
 _PRESETS = frozenset(
@@ -58,41 +58,41 @@ _PRESETS = frozenset(
         *("BF16_BF16_F32_X9", "TF32_TF32_F32", "TF32_TF32_F32_X3", "F32_F32_F32", "F64_F64_F64"),
     )
 )
-"""Those of `lax.DotAlgorithmPreset` that stand for one algorithm: types of operands and sum, and how many products are taken."""
+"""The entries of `lax.DotAlgorithmPreset` that name one algorithm: operand types, accumulator type, number of products."""
 
 
 def _algorithm(op: ir.Operation, scope: Scope) -> Code | None:
-    """The algorithm of a product, where it names one."""
+    """The algorithm of a product, or None if it names none."""
     if "algorithm" not in op.attributes:
         return None
-    asked = stablehlo.DotAlgorithm(op.attributes["algorithm"])
-    types = asked.lhs_precision_type, asked.rhs_precision_type, asked.accumulation_type
-    products = asked.num_primitive_operations
-    name = "_".join([*(str(each).upper() for each in types), *([f"X{products}"] if products > 1 else [])])
-    if name in _PRESETS and not asked.allow_imprecise_accumulation:
+    algorithm = stablehlo.DotAlgorithm(op.attributes["algorithm"])
+    types = algorithm.lhs_precision_type, algorithm.rhs_precision_type, algorithm.accumulation_type
+    products = algorithm.num_primitive_operations
+    name = "_".join([*(str(type_).upper() for type_ in types), *([f"X{products}"] if products > 1 else [])])
+    if name in _PRESETS and not algorithm.allow_imprecise_accumulation:
         return Code(f"lax.DotAlgorithmPreset.{name}")
     names = ("lhs_precision_type", "rhs_precision_type", "accumulation_type")
     return call(
         "lax.DotAlgorithm",
-        **{each: scope.dtype(kind, op) for each, kind in zip(names, types, strict=True)},
+        **{parameter: scope.dtype(kind, op) for parameter, kind in zip(names, types, strict=True)},
         num_primitive_operations=literal(products),
-        allow_imprecise_accumulation=literal(asked.allow_imprecise_accumulation),
+        allow_imprecise_accumulation=literal(algorithm.allow_imprecise_accumulation),
     )
 
 
 def _precision(op: ir.Operation) -> Code | None:
-    """The precision of both operands, where it is not the default."""
+    """The precision of both operands, or None if it is the default."""
     if "precision_config" not in op.attributes:
         return None
-    asked = [str(each).rsplit(" ", 1)[-1].rstrip(">") for each in ir.ArrayAttr(op.attributes["precision_config"])]
-    if set(asked) <= {"DEFAULT"}:
+    precisions = [str(precision).rsplit(" ", 1)[-1].rstrip(">") for precision in ir.ArrayAttr(op.attributes["precision_config"])]
+    if set(precisions) <= {"DEFAULT"}:
         return None
-    named = [Code(f"lax.Precision.{each}") for each in asked]
-    return named[0] if len(set(asked)) == 1 else literal(tuple(named))
+    named = [Code(f"lax.Precision.{precision}") for precision in precisions]
+    return named[0] if len(set(precisions)) == 1 else literal(tuple(named))
 
 
 def _preferred(op: ir.Operation, scope: Scope) -> Code | None:
-    """The element type of the result, where it is not that of the operands, or where JAX derives it from an algorithm."""
+    """The element type of the result, if JAX would not give it by default; else None."""
     if element_of(op.results[0]) == element_of(op.operands[0]) and "algorithm" not in op.attributes:
         return None
     return scope.dtype(op.results[0], op)
@@ -148,7 +148,7 @@ def _bits(attr: ir.Attribute) -> list[bool]:
 
 
 def _layout(spec: tuple[int, ...], letters: str) -> str:
-    """`NHWC`: the letter of each dimension in order; spatial ones are numbers beyond three."""
+    """`NHWC`: the letter of each dimension in order; more than three spatial dimensions have numbers."""
     spatial = "HW" if len(spec) == 4 else "HWD" if len(spec) == 5 else "".join(str(index) for index, _ in zip(count(), spec[2:]))
     named = dict(zip(spec, f"{letters}{spatial}", strict=True))
     return "".join(named[dim] for dim in range(len(spec)))

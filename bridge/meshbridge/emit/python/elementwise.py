@@ -1,4 +1,4 @@
-"""Elementwise ops: operators where Python has them on arrays of one type, functions of jnp and lax elsewhere."""
+"""Writes elementwise ops as Python operators, or as functions of jnp and lax."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from meshbridge.ir.mlir import ir
 
 _OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "and": "&", "or": "|", "xor": "^"}
 
-_OF_BITS = {"add": "|", "multiply": "&", "subtract": "^"}
-"""What arithmetic on `i1` is."""
+_ON_BITS = {"add": "|", "multiply": "&", "subtract": "^"}
+"""By arithmetic op: its operator on `i1`."""
 
 
 @writes(*_OPERATORS)
@@ -21,12 +21,12 @@ def operator(op: ir.Operation, scope: Scope) -> Code:
     name = op.name.partition(".")[2]
     if name == "divide" and isinstance(element_of(op.results[0]), ir.IntegerType):
         return call("lax.div", *scope.operands(op))
-    sign = _OF_BITS.get(name, _OPERATORS[name]) if is_bit(op.results[0]) else _OPERATORS[name]
+    sign = _ON_BITS.get(name, _OPERATORS[name]) if is_bit(op.results[0]) else _OPERATORS[name]
     return scope.infix(op, sign)
 
 
 def is_bit(value: ir.Value) -> bool:
-    """Whether a value has elements of type `i1`."""
+    """True if a value has elements of type `i1`."""
     return str(element_of(value)) == "i1"
 
 
@@ -34,22 +34,22 @@ _COMPARED = {"EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">=
 
 
 def direction_of(op: ir.Operation) -> str:
-    """Of a comparison: `LT`, `EQ`, …"""
+    """The direction of a comparison: `LT`, `EQ`, …"""
     return str(op.attributes["comparison_direction"]).rsplit(" ", 1)[-1].rstrip(">")
 
 
 def is_total(op: ir.Operation) -> bool:
-    """Whether a comparison orders all floats, NaNs and signed zeros included."""
+    """True if a comparison orders all floats, including NaNs and signed zeros."""
     return "compare_type" in op.attributes and "TOTALORDER" in str(op.attributes["compare_type"])
 
 
 @writes("compare")
 def compare(op: ir.Operation, scope: Scope) -> Code:
-    """`x < y`; floats in their total order are compared as integers that have it."""
+    """`x < y`; a total order of floats is one of integers (`helpers.ordered`)."""
     if is_total(op) and literals.is_float_type(element_of(op.operands[0])):
         scope.script.helpers.add("ordered")
-        left, right = (call("ordered", code) for code in scope.operands(op))
-        return infix(left, _COMPARED[direction_of(op)], right)
+        lhs, rhs = (call("ordered", code) for code in scope.operands(op))
+        return infix(lhs, _COMPARED[direction_of(op)], rhs)
     return scope.infix(op, _COMPARED[direction_of(op)])
 
 
@@ -110,7 +110,7 @@ def function(op: ir.Operation, scope: Scope) -> Code:
 
 @writes("power")
 def power(op: ir.Operation, scope: Scope) -> Code:
-    """`lax.pow`. JAX has no power of integers that is StableHLO's where exponents are negative."""
+    """`lax.pow`. JAX's power of integers differs from StableHLO's for negative exponents."""
     if isinstance(element_of(op.results[0]), ir.IntegerType):
         raise scope.error(op, "is a power of integers, which JAX has no function for, expected floats", "multiply repeatedly")
     return call("lax.pow", *scope.operands(op))
@@ -143,8 +143,8 @@ def convert(op: ir.Operation, scope: Scope) -> Code | None:
     """`x.astype`."""
     operand, result = op.operands[0], op.results[0]
     if element_of(operand) == element_of(result):
-        known = scope.written(operand)
-        scope.define(result, known.code, known.loose, known.loose_shape, number=known.is_number)
+        operand_code = scope.written(operand)
+        scope.define(result, operand_code.code, operand_code.loose, operand_code.loose_shape, number=operand_code.is_number)
         return None
     code = scope.short(operand)
     if isinstance(element_of(operand), ir.ComplexType) and not isinstance(element_of(result), ir.ComplexType):
@@ -154,7 +154,7 @@ def convert(op: ir.Operation, scope: Scope) -> Code | None:
 
 @writes("bitcast_convert")
 def bitcast(op: ir.Operation, scope: Scope) -> Code:
-    """`lax.bitcast_convert_type`, which adds or takes away a last dimension as StableHLO does."""
+    """`lax.bitcast_convert_type`, which adds or removes a last dimension as StableHLO does."""
     return call("lax.bitcast_convert_type", scope.at(op.operands[0]), scope.dtype(op.results[0], op))
 
 
@@ -174,22 +174,22 @@ def barrier(op: ir.Operation, scope: Scope) -> Code:
 
 @writes("map")
 def mapped(op: ir.Operation, scope: Scope) -> Code:
-    """A function of scalars at every element, by `jax.vmap` over all of them in a row."""
+    """A function of scalars, mapped over all elements by `jax.vmap`."""
     inner = scope.function(op.regions[0].blocks[0], "each")
     flat = [method(scope.short(operand), "reshape", "-1") for operand in op.operands]
     return method(call(f"jax.vmap({inner})", *flat), "reshape", literal(tuple(shape_of(op.results[0]))))
 
 
 MOST_NUMBERS = 4096
-"""Numbers of a constant that is written out: a page of them says nothing to a reader."""
+"""The most numbers of a constant that is written out."""
 
 _SMALL = range(-(2**31), 2**31)
-"""Integers that JAX takes as Python numbers beside arrays of any integer type."""
+"""Integers that JAX accepts as Python numbers beside arrays of any integer type."""
 
 
 @writes("constant")
 def constant(op: ir.Operation, scope: Scope) -> Code | None:
-    """A number where all elements are the same, `jnp.array` of a list elsewhere."""
+    """A number if all elements are equal, else `jnp.array` of a list."""
     result = op.results[0]
     shape, dtype = tuple(shape_of(result)), scope.dtype(result, op)
     number = literals.splat(op)
@@ -201,8 +201,8 @@ def constant(op: ir.Operation, scope: Scope) -> Code | None:
         return None
     numbers = literals.numbers(op)
     if numbers.size > MOST_NUMBERS:
-        found = f"is a constant of {numbers.size} numbers, expected at most {MOST_NUMBERS} in a file that people read"
-        raise scope.error(op, found, "pass it to the function as an argument")
+        message = f"is a constant of {numbers.size} numbers, expected at most {MOST_NUMBERS} in a file that people read"
+        raise scope.error(op, message, "pass it to the function as an argument")
     if not numbers.size:
         return call("jnp.zeros", literal(shape), dtype)
     return call("jnp.array", literals.nested(numbers), dtype)

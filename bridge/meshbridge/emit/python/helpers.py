@@ -1,4 +1,4 @@
-"""Functions that a written program calls where JAX's own would give other numbers; they stand in front of it."""
+"""Source of helper functions, for programs in which JAX's own functions would give other numbers."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ _SOURCES = {
 
 
 def helper_sources(names: set[str]) -> list[str]:
-    """The functions of these names, and what they call themselves."""
+    """The sources of these helpers and of the functions that they call."""
     return [_KEYS, *(_SOURCES[name] for name in sorted(names))] if names else []

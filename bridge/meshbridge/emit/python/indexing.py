@@ -1,4 +1,4 @@
-"""Gathers and scatters: `lax.gather`, `lax.scatter` and its kin, under StableHLO's rules for indices out of bounds."""
+"""Writes gathers and scatters, with StableHLO's rules for indices out of bounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meshbridge.ir.uses import defining_op
 
 
 def _indices(value: ir.Value, vector_dim: int, scope: Scope) -> Code:
-    """Indices with their vectors along the last dimension, where JAX expects them."""
+    """Indices with the index vectors along the last dimension, as JAX expects."""
     shape, code = shape_of(value), scope.at(value)
     if vector_dim == len(shape):
         return call("jnp.expand_dims", code, literal(-1))
@@ -24,13 +24,13 @@ def _indices(value: ir.Value, vector_dim: int, scope: Scope) -> Code:
     return call("jnp.moveaxis", code, literal(vector_dim), literal(-1))
 
 
-def _without(dims: Sequence[int], vector_dim: int) -> tuple[int, ...]:
-    """Dimensions of indices once the one of their vectors is the last."""
+def _index_dims(dims: Sequence[int], vector_dim: int) -> tuple[int, ...]:
+    """Dimensions of indices, renumbered for index vectors along the last dimension."""
     return tuple(dim - (dim > vector_dim) for dim in dims)
 
 
 def _hints(op: ir.Operation, *names: str) -> dict[str, Code]:
-    """What the op promises of its indices."""
+    """The promises of the op about its indices."""
     return {name: Code("True") for name in names if name in op.attributes and ir.BoolAttr(op.attributes[name]).value}
 
 
@@ -43,10 +43,10 @@ def gather(op: ir.Operation, scope: Scope) -> Code:
     """`jnp.take` of whole rows, else `lax.gather`; indices are clamped."""
     operand, indices = op.operands
     numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
-    axis = _taken_axis(op, numbers)
+    axis = _take_axis(op, numbers)
     if axis is not None:
-        given = _numbers(indices, numbers.index_vector_dim, scope)
-        return call("jnp.take", scope.at(operand), given, axis=literal(axis), mode=literal("clip"))
+        row_numbers = _row_numbers(indices, numbers.index_vector_dim, scope)
+        return call("jnp.take", scope.at(operand), row_numbers, axis=literal(axis), mode=literal("clip"))
     dims = _dims(
         offset_dims=numbers.offset_dims,
         collapsed_slice_dims=numbers.collapsed_slice_dims,
@@ -55,7 +55,7 @@ def gather(op: ir.Operation, scope: Scope) -> Code:
     if numbers.operand_batching_dims:
         dims |= _dims(
             operand_batching_dims=numbers.operand_batching_dims,
-            start_indices_batching_dims=_without(numbers.start_indices_batching_dims, numbers.index_vector_dim),
+            start_indices_batching_dims=_index_dims(numbers.start_indices_batching_dims, numbers.index_vector_dim),
         )
     return call(
         "lax.gather",
@@ -68,8 +68,8 @@ def gather(op: ir.Operation, scope: Scope) -> Code:
     )
 
 
-def _numbers(indices: ir.Value, vector_dim: int, scope: Scope) -> Code:
-    """Indices whose vectors have one element, without the dimension of that."""
+def _row_numbers(indices: ir.Value, vector_dim: int, scope: Scope) -> Code:
+    """Indices whose vectors have one element, without the dimension of the vectors."""
     if vector_dim == len(shape_of(indices)):
         return scope.at(indices)
     owner = defining_op(indices)
@@ -80,8 +80,8 @@ def _numbers(indices: ir.Value, vector_dim: int, scope: Scope) -> Code:
     return call("jnp.squeeze", scope.at(indices), literal(vector_dim))
 
 
-def _taken_axis(op: ir.Operation, numbers: stablehlo.GatherDimensionNumbers) -> int | None:
-    """The dimension of which a gather takes whole rows, their own dimensions where `jnp.take` has them; None for others."""
+def _take_axis(op: ir.Operation, numbers: stablehlo.GatherDimensionNumbers) -> int | None:
+    """The axis of a gather that is `jnp.take` of whole rows, else None."""
     operand, indices = (shape_of(value) for value in op.operands)
     vector = numbers.index_vector_dim
     if numbers.operand_batching_dims or list(numbers.collapsed_slice_dims) != list(numbers.start_index_map):
@@ -105,7 +105,7 @@ _SCATTERS = {
 
 @writes("scatter")
 def scatter(op: ir.Operation, scope: Scope) -> Code:
-    """`lax.scatter`, `lax.scatter_add` and others by what the region computes; updates out of bounds are dropped."""
+    """`lax.scatter`, `lax.scatter_add` and others, by the op of the region; updates out of bounds are dropped."""
     if len(op.results) != 1:
         raise scope.error(op, f"scatters {len(op.results)} arrays at once, expected one", "scatter each of them by itself")
     operand, indices, updates = op.operands
@@ -118,7 +118,7 @@ def scatter(op: ir.Operation, scope: Scope) -> Code:
     if numbers.input_batching_dims:
         dims |= _dims(
             operand_batching_dims=numbers.input_batching_dims,
-            scatter_indices_batching_dims=_without(numbers.scatter_indices_batching_dims, numbers.index_vector_dim),
+            scatter_indices_batching_dims=_index_dims(numbers.scatter_indices_batching_dims, numbers.index_vector_dim),
         )
     return call(
         _scatter_function(op, scope),
@@ -135,7 +135,7 @@ def _scatter_function(op: ir.Operation, scope: Scope) -> str:
     block = op.regions[0].blocks[0]
     if list(terminator(block).operands) == [block.arguments[1]]:  # type: ignore[union-attr]  # blocks end
         return "lax.scatter"
-    if (found := _SCATTERS.get(combiner_of(block))) is None:
+    if (function := _SCATTERS.get(combiner_of(block))) is None:
         expected = "expected one of add, multiply, minimum, maximum, or the update itself"
         raise scope.error(op, f"combines elements in a way that JAX's scatters have not, {expected}")
-    return found
+    return function

@@ -1,4 +1,4 @@
-"""Transforms, factorizations, random bits and the largest elements, which JAX has as functions of their own."""
+"""Writes ops that are single functions of JAX: transforms, factorizations, random bits, top-k."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ _NAMED = {"conj": "lax.conj", "is_inf": "jnp.isinf", "is_neg_inf": "jnp.isneginf
 _NAMED |= {"next_after": "lax.nextafter"}
 _SAME = "acos acosh asin asinh atan atanh bessel_i1e cosh digamma erf erf_inv erfc lgamma polygamma sinh square tan zeta"
 _NAMED |= {name: f"lax.{name}" for name in _SAME.split()}
-"""Functions that are expanded before where the jaxlib at hand can expand them."""
+"""Functions of CHLO. A jaxlib that can expand them does so before."""
 
 
 @writes(*(f"chlo.{name}" for name in _NAMED))

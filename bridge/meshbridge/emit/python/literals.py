@@ -1,4 +1,4 @@
-"""Element types and numbers as JAX writes them."""
+"""Writes element types and numbers as JAX does."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from meshbridge.ir.elements import DTYPES
 from meshbridge.ir.mlir import OpError, ir
 
 _NAMES = {**DTYPES, "i1": "bool_"}
-"""What JAX calls an element type."""
+"""JAX's names of element types."""
 
 WIDE = frozenset({"i64", "ui64", "f64", "complex<f64>"})
-"""Element types that JAX has only where `jax_enable_x64` is set."""
+"""Element types that JAX has only if `jax_enable_x64` is set."""
 
 WIDE_NAMES = frozenset(_NAMES[element] for element in WIDE)
-"""The same as JAX calls them."""
+"""JAX's names of the types in WIDE."""
 
 Numbers = np.ndarray[Any, Any]
 
 
 def dtype_name(element: ir.Type, op: ir.Operation) -> str:
-    """`float32`. Raises OpError for a type that JAX has no arrays of."""
-    if (found := _NAMES.get(str(element))) is None:
+    """`float32`. Raises OpError if JAX has no arrays of this type."""
+    if (name := _NAMES.get(str(element))) is None:
         raise OpError(op, f"has elements of {element}, which JAX has no arrays of, expected one of {', '.join(_NAMES)}")
-    return found
+    return name
 
 
 def numpy_type(element: ir.Type, op: ir.Operation) -> np.dtype[Any]:
-    """The same as numpy knows it."""
+    """The numpy dtype of an element type."""
     name = dtype_name(element, op)
-    found: np.dtype[Any] = np.dtype(getattr(np, name) if hasattr(np, name) else getattr(ml_dtypes, name))
-    return found
+    dtype: np.dtype[Any] = np.dtype(getattr(np, name) if hasattr(np, name) else getattr(ml_dtypes, name))
+    return dtype
 
 
 _DENSE = re.compile(r"value = dense<(.*?)> : tensor<", re.S)
@@ -46,21 +46,21 @@ _TOKEN = re.compile(r"[^\s\[\](),]+")
 
 
 def splat(op: ir.Operation) -> Any:
-    """The one number that a constant repeats, a scalar of its numpy type; None where its elements differ."""
+    """The number that a constant repeats, a scalar of its numpy type; None if its elements differ."""
     numbers = _numbers(op)
     if numbers.size == 1:
         return numbers.reshape(())[()]
-    first = numbers.flat[0] if numbers.size else None
-    return first if numbers.size and numbers.tobytes() == np.full(numbers.shape, first).tobytes() else None
+    element = numbers.flat[0] if numbers.size else None
+    return element if numbers.size and numbers.tobytes() == np.full(numbers.shape, element).tobytes() else None
 
 
 def numbers(op: ir.Operation) -> Numbers:
-    """The elements of a constant. Raises OpError where the program does not hold them."""
+    """The elements of a constant. Raises OpError if the program does not contain them."""
     return np.broadcast_to(_numbers(op), shape_of(op.results[0]))
 
 
 def _numbers(op: ir.Operation) -> Numbers:
-    """The elements of a constant, one if all are the same."""
+    """The elements of a constant, or one element if the text has one."""
     element, shape = element_of(op.results[0]), shape_of(op.results[0])
     dtype = numpy_type(element, op)
     if math.prod(shape) == 0:
@@ -69,10 +69,10 @@ def _numbers(op: ir.Operation) -> Numbers:
     if written is None:
         raise OpError(op, "is a constant whose numbers are not in the program")
     if blob := _BYTES.fullmatch(written[1].strip()):
-        found = _from_bytes(bytes.fromhex(blob[1]), dtype, math.prod(shape))
+        elements = _from_bytes(bytes.fromhex(blob[1]), dtype, math.prod(shape))
     else:
-        found = _from_tokens(_TOKEN.findall(written[1]), dtype)
-    return found.reshape(() if found.size == 1 else shape)
+        elements = _from_tokens(_TOKEN.findall(written[1]), dtype)
+    return elements.reshape(() if elements.size == 1 else shape)
 
 
 def _from_bytes(data: bytes, dtype: np.dtype[Any], count: int) -> Numbers:
@@ -94,23 +94,23 @@ def _number(token: str, dtype: np.dtype[Any]) -> Any:
         return token == "true"
     if np.issubdtype(dtype, np.integer) or dtype.name.startswith(("int", "uint")):
         return int(token, 0)
-    if token.startswith("0x"):  # the bits of an infinity, of a NaN, or of a number that has no short text
+    if token.startswith("0x"):  # bits: of an infinity, a NaN, or a number without a short text
         return np.array([int(token, 16)], f"u{dtype.itemsize}").view(dtype)[0]
     return dtype.type(float(token))
 
 
 def is_float(number: Any) -> bool:
-    """Whether a numpy scalar is a real floating-point number, of any width."""
+    """True if a numpy scalar is a real floating-point number of any width."""
     return np.asarray(number).dtype.name.startswith(("float", "bfloat"))
 
 
 def is_float_type(element: ir.Type) -> bool:
-    """Whether elements of this type are real floating-point numbers."""
+    """True if elements of this type are real floating-point numbers."""
     return str(element).startswith(("f", "bf"))
 
 
 def number_code(number: Any) -> Code:
-    """A numpy scalar as a Python number that becomes the same one again."""
+    """A numpy scalar as a Python number that rounds to it."""
     value = number.item() if hasattr(number, "item") else number
     if isinstance(value, complex):
         return Code(f"complex({_float_text(value.real)}, {_float_text(value.imag)})")
@@ -121,13 +121,13 @@ def number_code(number: Any) -> Code:
 
 
 def _shortest(number: Any) -> str:
-    """The shortest text that Python reads as a number which rounds to this one."""
+    """The shortest Python literal that rounds to `number`."""
     exact = float(number)
     if not math.isfinite(exact):
         return _float_text(exact)
     for digits in range(1, 17):
         short = float(f"{exact:.{digits}g}")
-        with np.errstate(over="ignore"):  # few digits of the largest number may be more than it
+        with np.errstate(over="ignore"):  # the largest number, rounded to few digits, may overflow
             if np.asarray(short).astype(np.asarray(number).dtype) == number:
                 return repr(short)
     return repr(exact)

@@ -1,4 +1,4 @@
-"""Names of Python variables: what the user's program calls a value, or the op that computes it."""
+"""Names Python variables after the user's values, or after the ops that compute them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import re
 from meshbridge.dialect.names import name_of
 from meshbridge.ir.mlir import ir
 
-TAKEN = frozenset(
+RESERVED = frozenset(
     {"jax", "jnp", "lax", "np", "partial", "Mesh", "P", "make_mesh", "on_mesh", "ordered", "pmax", "pmin", "state"}
     | {"ValueError", "complex"}
 )
-"""What the file itself calls by these names."""
+"""Names that the file itself uses."""
 
 LONGEST = 40
-"""Characters of a name that is made of a path in the user's arguments; of a longer one the end stands."""
+"""The most characters of a name from a path in the user's arguments; longer paths keep their end."""
 
 _SHORT = {
     "add": "total",
@@ -59,17 +59,17 @@ _SHORT = {
     "case": "branch",
     "if": "branch",
 }
-"""What a value is called by the op that computes it, where that op's own name would not do."""
+"""The name of a value by the op that computes it, if the op's own name would not do."""
 
 
 def base_name(op: ir.Operation) -> str:
-    """What the results of `op` are called, up to a number."""
+    """The name of the results of `op`, without a number."""
     name = op.name.partition(".")[2]
     return identifier(_SHORT.get(name, name))
 
 
 def argument_name(argument: ir.BlockArgument, label: str) -> str:
-    """What the user's program calls an argument: its path in their pytrees, else `label`."""
+    """The name of an argument: its path in the user's pytrees, else `label`."""
     words = identifier(name_of(argument) or label, "arg").split("_")
     while len(words) > 1 and len("_".join(words)) > LONGEST:
         words.pop(0)
@@ -83,14 +83,14 @@ def identifier(text: str, otherwise: str = "value") -> str:
 
 
 class UniqueNames:
-    """Names that are in use, each once in the file."""
+    """The names of a file, each unique."""
 
     def __init__(self) -> None:
-        self._used = set(TAKEN)
+        self._used = set(RESERVED)
         self._counts: dict[str, int] = {}
 
     def exactly(self, name: str) -> str:
-        """`name` itself where it is free, else with a number."""
+        """`name` if it is free, else a numbered one."""
         if name in self._used:
             return self.numbered(name)
         self._used.add(name)

@@ -1,4 +1,4 @@
-"""A partitioned module as a Python file: the mesh, one device's function, and the function on global arrays around it."""
+"""Writes a partitioned module as a Python file: the mesh, one device's function, and the function on global arrays."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from meshbridge.emit.python.code import (
 from meshbridge.emit.python.helpers import helper_sources
 from meshbridge.emit.python.literals import WIDE_NAMES, dtype_name
 from meshbridge.emit.python.names import UniqueNames, argument_name, identifier
-from meshbridge.emit.python.scope import Scope, Script, Value
+from meshbridge.emit.python.scope import Scope, Script, ValueCode
 from meshbridge.ir.builder import shape_of
 from meshbridge.ir.groups import Groups
 from meshbridge.ir.mlir import MeshError, OpError, entries, ir, main_function, terminator, walk_all
@@ -45,24 +45,24 @@ from meshbridge.read.formats import Calling, Program, copy_module
 from meshbridge.text import size_text
 
 MOST_OPS = 20_000
-"""Ops of a program that is written: half as many again as a training step of a GPT of 48 layers has."""
+"""The most ops of a program: 1.5 times those of a training step of a GPT with 48 layers."""
 
 _DONORS = ("tf.aliasing_output", "jax.buffer_donor")
 
 NAME = "main"
-"""The function on global arrays; `main_on_shards` is that of one device."""
+"""The name of the function on global arrays; `main_on_shards` is the one on one device's shards."""
 
 
 def write(program: Program) -> str:
-    """The text of a Python file whose function `main` computes what a partitioned program does, on global arrays, with the same
-    collectives. Its arguments are the leaves of those that the program is called with. The program is left as it is.
+    """The text of a Python file whose function `main` computes the partitioned program on global arrays, with the same
+    collectives. Its arguments are the leaves of the program's arguments. The program is not changed.
 
     Raises OpError for an op that has no equivalent in JAX, for a constant of many numbers, and for an argument or result that is
     unreduced; MeshError for more than MOST_OPS ops, and for a program for several platforms.
     """
     if len(program.platforms) > 1:
-        found = f"error: the program is for the platforms {', '.join(program.platforms)}, expected one in Python"
-        raise MeshError(f"{found}\n  hint: choose one by --platform, or platform=")
+        message = f"error: the program is for the platforms {', '.join(program.platforms)}, expected one in Python"
+        raise MeshError(f"{message}\n  hint: choose one by --platform, or platform=")
     ours = copy_module(program.module)
     _refuse_many(ours)
     with ours.context, ir.Location.unknown():
@@ -78,7 +78,7 @@ def _refuse_many(module: ir.Module) -> None:
 
 @dataclass(frozen=True)
 class _BoundaryArray:
-    """An argument or result: its name, its type, and how shards make it up."""
+    """An argument or result: its name, type and sharding."""
 
     name: str
     label: str
@@ -87,11 +87,11 @@ class _BoundaryArray:
     boundary: Boundary
 
     def padded(self, mesh: Mesh) -> tuple[int, ...]:
-        """The shape that all shards have together."""
+        """The shape of all shards together."""
         return tuple(size * mesh.group_size(axes) for size, axes in zip(self.shard, self.boundary.split, strict=True))
 
     def excess(self, mesh: Mesh) -> tuple[int, ...]:
-        """By how much that is more than the array, along each dimension."""
+        """The padding of each dimension."""
         return tuple(padded - size for padded, size in zip(self.padded(mesh), self.boundary.shape, strict=True))
 
 
@@ -108,20 +108,20 @@ class _File:
         self.script = Script(self.mesh, self.axis_names, self.names, _collectives(module), _functions(module))
         block = self.main.regions[0].blocks[0]
         count = len(block.arguments)
-        given = calling.labels() if calling else [f"arg{number}" for number in range(count)]
-        self.arguments = self._arrays(block.arguments, "arg_attrs", given)
+        labels = calling.labels() if calling else [f"arg{number}" for number in range(count)]
+        self.arguments = self._arrays(block.arguments, "arg_attrs", labels)
         returned_values = list(terminator(block).operands)  # type: ignore[union-attr]  # blocks end
         self.results = self._arrays(returned_values, "res_attrs", [f"result {number}" for number in range(len(returned_values))])
         self.block = block
         given_away = [any(name in entry for name in _DONORS) for entry in entries(self.main, "arg_attrs")]
-        kept = list(calling.kept) if calling else list(range(count))
-        self.donated = tuple(place for place, is_donated in zip(kept, given_away, strict=True) if is_donated)
-        named = dict(zip(kept, (each.name for each in self.arguments), strict=True))
+        argument_places = list(calling.kept) if calling else list(range(count))
+        self.donated = tuple(place for place, is_donated in zip(argument_places, given_away, strict=True) if is_donated)
+        named = dict(zip(argument_places, (argument.name for argument in self.arguments), strict=True))
         places = range(calling.count if calling else count)
         self.parameters = [named[place] if place in named else self.names.numbered("unread") for place in places]
 
     def _arrays(self, values: Iterable[ir.Value], side: str, labels: Sequence[str]) -> list[_BoundaryArray]:
-        found = []
+        arrays = []
         for value, entry, label in zip(values, entries(self.main, side), labels, strict=True):
             if not isinstance(value.type, ir.RankedTensorType):
                 raise OpError(self.main, f"takes or gives a {value.type}, expected tensors", "--emit local writes any type")
@@ -131,12 +131,12 @@ class _File:
                 raise OpError(self.main, f"has {label} unreduced, which jax.shard_map takes no specs of without check_vma", hint)
             name = self._argument(value, label) if side == "arg_attrs" else ""
             dtype = dtype_name(ir.RankedTensorType(value.type).element_type, self.main)
-            found.append(_BoundaryArray(name, label, dtype, tuple(shape_of(value)), boundary))
-        return found
+            arrays.append(_BoundaryArray(name, label, dtype, tuple(shape_of(value)), boundary))
+        return arrays
 
     def _argument(self, value: ir.Value, label: str) -> str:
         name = self.names.exactly(argument_name(ir.BlockArgument(value), label))
-        self.script.values[value] = Value(Code(name))
+        self.script.values[value] = ValueCode(Code(name))
         return name
 
     def text(self) -> str:
@@ -154,11 +154,11 @@ class _File:
 
     def _docstring(self) -> str:
         mesh = ", ".join(f"{name}={size}" for name, size in zip(self.axis_names, self._sizes, strict=True))
-        sent = sum(each.total_bytes for each in self.script.collectives.values())
+        traffic = size_text(sum(collective.total_bytes for collective in self.script.collectives.values()))
         lines = [
             f"The partitioned program on a mesh of {mesh}: what each device computes, and every collective.",
             "",
-            f"A device sends {size_text(sent)} in a run. Call `{NAME}` with global arrays, the leaves of the arguments in order:",
+            f"A device sends {traffic} in a run. Call `{NAME}` with global arrays, the leaves of the arguments in order:",
             "",
             *_table(self.arguments, self._spec),
             *self._unread(),
@@ -195,7 +195,7 @@ class _File:
     def _on_shards(self) -> list[str]:
         scope = Scope(self.script, INDENT)
         scope.write_block(self.block)
-        parameters = [f"{each.name}" for each in self.arguments]
+        parameters = [f"{argument.name}" for argument in self.arguments]
         head = function_head(f"{NAME}_on_shards", parameters, "")
         begins_with_function = scope.lines[0].lstrip().startswith("def ")
         doc = [f'{INDENT}"""One device\'s part, on its shards."""', *([""] if begins_with_function else [])]
@@ -210,11 +210,11 @@ class _File:
                 f"{INDENT}if not jax.config.jax_enable_x64:",
                 f'{INDENT * 2}raise ValueError("{NAME} takes or gives elements of 64 bits: set JAX_ENABLE_X64=1")',
             ]
-        for each in self.arguments:
-            if any(excess := each.excess(self.mesh)):
+        for argument in self.arguments:
+            if any(excess := argument.excess(self.mesh)):
                 pads = literal(tuple((0, size) for size in excess))
-                lines.append(f"{INDENT}{each.name} = {call('jnp.pad', each.name, pads)}  # to equal shards")
-        specs = [tuple_of([self._spec(each) for each in side]) for side in (self.arguments, self.results)]
+                lines.append(f"{INDENT}{argument.name} = {call('jnp.pad', argument.name, pads)}  # to equal shards")
+        specs = [tuple_of([self._spec(array) for array in side]) for side in (self.arguments, self.results)]
         out = specs[1] if len(self.results) != 1 else self._spec(self.results[0])
         call_shard_map = call(
             "jax.shard_map",
@@ -225,9 +225,9 @@ class _File:
             check_vma="False",
         )
         lines += statement(["on_mesh"], call_shard_map, INDENT)
-        applied = call("on_mesh", *[each.name for each in self.arguments])
+        applied = call("on_mesh", *[argument.name for argument in self.arguments])
         names = [self.names.numbered("out") for _ in self.results]
-        is_cut = any(any(each.excess(self.mesh)) for each in self.results)
+        is_cut = any(any(result.excess(self.mesh)) for result in self.results)
         if self.script.is_wide and not self._has_wide_boundary:
             lines.append(f"{INDENT}with jax.enable_x64(True):  # some elements inside have 64 bits")
             return (
@@ -236,30 +236,31 @@ class _File:
                 else [
                     *lines,
                     *statement(names, applied, INDENT * 2),
-                    *returned(self._cut(names), INDENT),
+                    *returned(self._without_padding(names), INDENT),
                 ]
             )
         if not is_cut:
             return [*lines, *returned(applied, INDENT)]
-        return [*lines, *statement(names, applied, INDENT), *returned(self._cut(names), INDENT)]
+        return [*lines, *statement(names, applied, INDENT), *returned(self._without_padding(names), INDENT)]
 
     @property
     def _has_wide_boundary(self) -> bool:
-        """Whether an argument or result has elements that JAX has only where `jax_enable_x64` is set."""
-        return any(each.dtype in WIDE_NAMES for each in (*self.arguments, *self.results))
+        """True if an argument or result has elements that JAX has only if `jax_enable_x64` is set."""
+        return any(array.dtype in WIDE_NAMES for array in (*self.arguments, *self.results))
 
-    def _cut(self, names: list[str]) -> Code:
-        """The results without what pads their shards."""
-        cut = []
-        for name, each in zip(names, self.results, strict=True):
+    def _without_padding(self, names: list[str]) -> Code:
+        """The results without the padding of their shards."""
+        slices = []
+        for name, result in zip(names, self.results, strict=True):
             entries_of = [
-                f":{size}" if excess else ":" for size, excess in zip(each.boundary.shape, each.excess(self.mesh), strict=True)
+                f":{size}" if excess else ":"
+                for size, excess in zip(result.boundary.shape, result.excess(self.mesh), strict=True)
             ]
-            cut.append(Code(f"{name}[{', '.join(entries_of)}]" if any(each.excess(self.mesh)) else name))
-        return cut[0] if len(cut) == 1 else tuple_of(cut)
+            slices.append(Code(f"{name}[{', '.join(entries_of)}]" if any(result.excess(self.mesh)) else name))
+        return slices[0] if len(slices) == 1 else tuple_of(slices)
 
     def _spec(self, array: _BoundaryArray) -> Code:
-        """`P("data", None)`, without what stands behind the last axis."""
+        """`P("data")`, without trailing `None`s."""
         entries_of = [self._entry(axes) for axes in array.boundary.split]
         while entries_of and entries_of[-1].text == "None":
             entries_of.pop()
@@ -281,36 +282,36 @@ from jax.sharding import PartitionSpec as P
 
 
 def _axis_names(mesh: Mesh) -> tuple[str, ...]:
-    """The user's names; an axis that is divided has a number for each part, outer ones first."""
+    """The user's names; sub-axes of an axis have numbers, outer ones first."""
     if not mesh.rank:
         return ("device",)
     names = UniqueNames()
-    found: list[str] = []
+    axis_names: list[str] = []
     for name, run in mesh.runs.items():
         base = identifier(name, "axis")
-        found += [names.exactly(base)] if len(run) == 1 else [names.exactly(f"{base}_{part}") for part in range(len(run))]
-    return tuple(found)
+        axis_names += [names.exactly(base)] if len(run) == 1 else [names.exactly(f"{base}_{part}") for part in range(len(run))]
+    return tuple(axis_names)
 
 
 def _functions(module: ir.Module) -> dict[str, ir.Operation]:
-    """The functions of a module by their symbols."""
+    """The functions of a module by symbol."""
     functions = [view.operation for view in module.body.operations if view.operation.name == "func.func"]
     return {ir.StringAttr(function.attributes["sym_name"]).value: function for function in functions}
 
 
 def _collectives(module: ir.Module) -> dict[ir.Operation, Collective]:
-    """The collectives of the program by their op."""
+    """The collectives of the program by op."""
     meshes = declared_meshes(module.body)
     runs = executed(module, weigh=wire_bytes_on(meshes))
     return {op: collective for op, *_, collective in communicating(runs, meshes)}
 
 
 def _table(arrays: Sequence[_BoundaryArray], spec: Callable[[_BoundaryArray], Code]) -> list[str]:
-    """One line for each array: its name, its type, its sharding, and its path where that is not the name."""
+    """One line for each array: its name, its type, its sharding, and its path if it differs from the name."""
     rows = []
-    for each in arrays:
-        kind = f"{each.dtype}[{','.join(map(str, each.boundary.shape))}]"
-        path = each.label if each.name not in ("", each.label) else ""
-        rows.append((each.name or each.label, kind, spec(each).text, path))
+    for array in arrays:
+        kind = f"{array.dtype}[{','.join(map(str, array.boundary.shape))}]"
+        path = array.label if array.name not in ("", array.label) else ""
+        rows.append((array.name or array.label, kind, spec(array).text, path))
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
     return ["    " + "  ".join(text.ljust(width) for text, width in zip(row, (*widths, 0), strict=True)) for row in rows]

@@ -1,4 +1,4 @@
-"""Reductions, also over windows: functions of lax by what their regions compute."""
+"""Writes reductions, also over windows, as functions of lax."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _REDUCERS = {
     "or": ("bitwise_or", "lax.reduce_or", "lax.bitwise_or"),
     "xor": ("bitwise_xor", "lax.reduce_xor", "lax.bitwise_xor"),
 }
-"""What a region of one op is: the kind of reduction, JAX's function for one from its neutral element, and that of two of them."""
+"""By the op of a region: the kind of reduction, JAX's function of it from the neutral element, and that of two elements."""
 
-_OF_BITS = {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
-"""What these mean on `i1`."""
+_ON_BITS = {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
+"""By arithmetic op: its meaning on `i1`."""
 
 
 def combiner_of(block: ir.Block) -> str:
-    """The one op of StableHLO, by its name there, that a region of two arguments applies to both; empty where it does more."""
+    """The name of the only StableHLO op of a region, applied to its two arguments; empty if the region computes more."""
     inner = [view.operation for view in block.operations]
     if len(inner) != 2 or len(block.arguments) != 2 or not inner[0].name.startswith("stablehlo."):
         return ""
@@ -41,13 +41,13 @@ def combiner_of(block: ir.Block) -> str:
         return ""
     name = op.name.partition(".")[2]
     bits = str(element_of(block.arguments[0])) == "i1"
-    return _OF_BITS.get(name, name) if bits else name
+    return _ON_BITS.get(name, name) if bits else name
 
 
 def function_of(block: ir.Block, scope: Scope) -> Code:
-    """A region of two scalars as a function of lax, or as one that is defined here."""
-    found = _reducer(block)
-    return Code(found[2] if found else scope.function(block, "combine"))
+    """A region on two scalars as a function of lax, or as a function that is defined here."""
+    reducer = _reducer(block)
+    return Code(reducer[2] if reducer else scope.function(block, "combine"))
 
 
 def _reducer(block: ir.Block) -> tuple[str, str, str] | None:
@@ -59,7 +59,7 @@ def _reducer(block: ir.Block) -> tuple[str, str, str] | None:
 
 
 def _pairs(block: ir.Block, scope: Scope) -> Code:
-    """A region of several scalars, those so far before those that are new, as a function of two tuples."""
+    """A region on several accumulated and several new scalars, as a function of two tuples."""
     names = [scope.argument(argument, "x") for argument in block.arguments]
     half = len(names) // 2
     begin = [f"{', '.join(part)} = {side}" for part, side in ((names[:half], "so_far"), (names[half:], "new"))]
@@ -68,29 +68,29 @@ def _pairs(block: ir.Block, scope: Scope) -> Code:
 
 @writes("reduce")
 def reduce(op: ir.Operation, scope: Scope) -> Code:
-    """`lax.reduce_sum` and others where the region is that of one and the start is neutral, `lax.reduce` elsewhere."""
+    """`lax.reduce_sum` and others if the region is theirs and the initial value neutral, else `lax.reduce`."""
     block, dims = op.regions[0].blocks[0], literal(sizes(op, "dimensions"))
     codes = scope.operands(op)
     count = len(op.results)
     if count > 1:
         return call("lax.reduce", tuple_of(codes[:count]), tuple_of(codes[count:]), _pairs(block, scope), dims)
-    found = _reducer(block)
-    if found and _is_neutral(op.operands[1], found[0]):
-        return call(found[1], codes[0], axes=dims)
+    reducer = _reducer(block)
+    if reducer and _is_neutral(op.operands[1], reducer[0]):
+        return call(reducer[1], codes[0], axes=dims)
     return call("lax.reduce", *codes, function_of(block, scope), dims)
 
 
 def _is_neutral(value: ir.Value, kind: str) -> bool:
-    """Whether a reduction of that kind ignores `value`."""
+    """True if a reduction of that kind ignores `value`."""
     if defining_name(value) != "stablehlo.constant":
         return False
     element = element_of(value)
     if isinstance(element, ir.ComplexType):
         return kind in ("sum", "product") and complex(literals.splat(op_of(value))) == (kind == "product")
-    found = np.asarray(literals.splat(op_of(value)))
-    if kind == "sum" and bool(np.signbit(found.astype(np.float64))) and not float(found):
-        return False  # JAX starts at +0, which makes a sum of nothing but -0 another one
-    return bool(found == np.asarray(neutral(kind, element)).astype(found.dtype))
+    start = np.asarray(literals.splat(op_of(value)))
+    if kind == "sum" and bool(np.signbit(start.astype(np.float64))) and not float(start):
+        return False  # JAX starts at +0, which changes a sum of -0 only
+    return bool(start == np.asarray(neutral(kind, element)).astype(start.dtype))
 
 
 @writes("reduce_window")
@@ -100,24 +100,24 @@ def reduce_window(op: ir.Operation, scope: Scope) -> Code:
     codes = scope.operands(op)
     window = sizes(op, "window_dimensions")
     if count > 1:
-        given: list[Code] = [tuple_of(codes[:count]), tuple_of(codes[count:]), _pairs(block, scope)]
+        arguments: list[Code] = [tuple_of(codes[:count]), tuple_of(codes[count:]), _pairs(block, scope)]
     else:
-        given = [*codes, function_of(block, scope)]
+        arguments = [*codes, function_of(block, scope)]
     ones = (1,) * len(window)
-    named = {"window_dimensions": literal(window), "window_strides": literal(_or(op, "window_strides", ones))}
+    named = {"window_dimensions": literal(window), "window_strides": literal(_attribute(op, "window_strides", ones))}
     named["padding"] = literal(padding_of(op, len(window)))
     for name, ours in (("base_dilations", "base_dilation"), ("window_dilations", "window_dilation")):
-        if (found := _or(op, name, ones)) != ones:
-            named[ours] = literal(found)
-    return call("lax.reduce_window", *given, **named)
+        if (dilation := _attribute(op, name, ones)) != ones:
+            named[ours] = literal(dilation)
+    return call("lax.reduce_window", *arguments, **named)
 
 
-def _or(op: ir.Operation, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+def _attribute(op: ir.Operation, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
     return integers(op.attributes[name]) if name in op.attributes else default
 
 
 def padding_of(op: ir.Operation, rank: int) -> list[tuple[int, int]]:
-    """Of a window: how far it reaches beyond the operand at both ends of each dimension."""
+    """The low and high padding of a window in each dimension."""
     if "padding" not in op.attributes:
         return [(0, 0)] * rank
     return [(int(low), int(high)) for low, high in np.array(op.attributes["padding"]).reshape(-1, 2)]
@@ -128,23 +128,23 @@ _SELECTED = {"GE": ("lax.max", True), "GT": ("lax.max", True), "LE": ("lax.min",
 
 @writes("select_and_scatter")
 def select_and_scatter(op: ir.Operation, scope: Scope) -> Code:
-    """The gradient of a pooling by its largest or smallest elements, which is what JAX makes this op of."""
+    """The gradient of a max or min pooling, from which JAX makes this op."""
     operand, source, start = op.operands
     select, scatter = (region.blocks[0] for region in op.regions)
     compared = next(view.operation for view in select.operations)
-    found = direction_of(compared) if compared.name == "stablehlo.compare" else ""
+    direction = direction_of(compared) if compared.name == "stablehlo.compare" else ""
     in_order = list(compared.operands) == list(select.arguments)
-    if found not in ("GE", "LE") or not in_order or combiner_of(scatter) != "add" or not _is_neutral(start, "sum"):
+    if direction not in ("GE", "LE") or not in_order or combiner_of(scatter) != "add" or not _is_neutral(start, "sum"):
         raise scope.error(op, "selects or adds up in a way that JAX has no function for, expected GE or LE, and a sum from 0")
-    function, lowest = _SELECTED[found]
+    function, lowest = _SELECTED[direction]
     element = element_of(operand)
     bound = neutral("max" if lowest else "min", element)
     number = literals.number_code(np.asarray(bound).astype(literals.numpy_type(element, op))[()])
     rank = len(sizes(op, "window_dimensions"))
     window = {"window_dimensions": literal(sizes(op, "window_dimensions"))}
-    window["window_strides"] = literal(_or(op, "window_strides", (1,) * rank))
+    window["window_strides"] = literal(_attribute(op, "window_strides", (1,) * rank))
     window["padding"] = literal(padding_of(op, rank))
-    start_at = call("np.array", number, scope.dtype(operand, op))  # which JAX knows at once, and so how to differentiate
+    start_at = call("np.array", number, scope.dtype(operand, op))  # a constant, so that JAX can differentiate
     pooled = call("lax.reduce_window", "x", start_at, function, **window)
     name = scope.script.names.numbered("pool")
     scope.lines += [f"{scope.indent}def {name}(x):", *returned(pooled, scope.indent + INDENT), ""]

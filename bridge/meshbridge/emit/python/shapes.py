@@ -1,4 +1,4 @@
-"""Ops that put elements elsewhere: broadcasts, reshapes, transpositions, slices, pads, iota."""
+"""Writes data movement: broadcasts, reshapes, transpositions, slices, pads, iota."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def sizes(op: ir.Operation, name: str) -> tuple[int, ...]:
 
 @writes("broadcast_in_dim")
 def broadcast_in_dim(op: ir.Operation, scope: Scope) -> Code | None:
-    """What numpy's rules do by themselves where an operand of the full shape stands beside it, else `jnp.broadcast_to`."""
+    """Implicit broadcasting beside an operand of the full shape, else `jnp.broadcast_to`."""
     (operand,), (result,) = op.operands, op.results
     shape, dims = tuple(shape_of(result)), sizes(op, "broadcast_dimensions")
-    known = scope.written(operand)
-    if known.loose is not None and not known.loose_shape and not dims:
-        full = call("jnp.full", literal(shape), known.loose, scope.dtype(result, op))
-        scope.define(result, full if shape else known.code, known.loose, number=known.is_number)
+    operand_code = scope.written(operand)
+    if operand_code.loose is not None and not operand_code.loose_shape and not dims:
+        full = call("jnp.full", literal(shape), operand_code.loose, scope.dtype(result, op))
+        scope.define(result, full if shape else operand_code.code, operand_code.loose, number=operand_code.is_number)
         return None
-    code = known.code
+    code = operand_code.code
     if not code.text.isidentifier() and len(list(result.uses)) > 1:
         code = scope.named(operand)
     if list(dims) != sorted(dims):
@@ -43,7 +43,7 @@ def broadcast_in_dim(op: ir.Operation, scope: Scope) -> Code | None:
 
 
 def _expanded(code: Code, shape: tuple[int, ...], dims: tuple[int, ...], rank: int) -> tuple[Code, tuple[int, ...]]:
-    """An array of that shape, its dimensions at `dims` of `rank`: with new dimensions of size 1 behind its first one."""
+    """`code`, an array of that shape, with new dimensions of size 1 so that its dimensions become `dims` of `rank`."""
     if not dims or dims == tuple(range(rank - len(dims), rank)):
         return code, shape
     places = range(dims[0], rank)
@@ -52,7 +52,7 @@ def _expanded(code: Code, shape: tuple[int, ...], dims: tuple[int, ...], rank: i
 
 
 def subscript(code: Code, entries: list[str]) -> Code:
-    """`x[:, None]`, without what stands behind the last entry that says something."""
+    """`x[:, None]`."""
     return Code(f"{code.bound(ATOM)}[{', '.join(entries)}]")
 
 
@@ -79,15 +79,15 @@ def slice_(op: ir.Operation, scope: Scope) -> Code:
     """`x[1:3, :, ::2]`."""
     shape = shape_of(op.operands[0])
     bounds = zip(*(sizes(op, name) for name in ("start_indices", "limit_indices", "strides")), shape, strict=True)
-    entries = [_bounds(*each) for each in bounds]
+    entries = [_bounds(*bound) for bound in bounds]
     while entries and entries[-1] == ":":
         entries.pop()
     return subscript(scope.short(op.operands[0]), entries) if entries else scope.at(op.operands[0])
 
 
 def _bounds(start: int, limit: int, stride: int, size: int) -> str:
-    first, last = str(start) if start else "", str(limit) if limit != size else ""
-    return f"{first}:{last}" if stride == 1 else f"{first}:{last}:{stride}"
+    lower, upper = str(start) if start else "", str(limit) if limit != size else ""
+    return f"{lower}:{upper}" if stride == 1 else f"{lower}:{upper}:{stride}"
 
 
 @writes("reverse")
@@ -107,12 +107,12 @@ def concatenate(op: ir.Operation, scope: Scope) -> Code:
 
 @writes("pad")
 def pad(op: ir.Operation, scope: Scope) -> Code:
-    """`jnp.pad` with zeros behind and in front, `lax.pad` with anything else or between."""
+    """`jnp.pad` for zeros at the edges, else `lax.pad`."""
     operand, filling = op.operands
     names = ("edge_padding_low", "edge_padding_high", "interior_padding")
     table = tuple(zip(*(sizes(op, name) for name in names), strict=True))
-    known = scope.written(filling)
-    is_zero = known.loose is not None and known.loose.text in ("0", "0.0", "False")
+    filling_code = scope.written(filling)
+    is_zero = filling_code.loose is not None and filling_code.loose.text in ("0", "0.0", "False")
     if is_zero and table and all(low >= 0 and high >= 0 and not inner for low, high, inner in table):
         return call("jnp.pad", scope.at(operand), literal(tuple((low, high) for low, high, _ in table)))
     return call("lax.pad", scope.at(operand), scope.at(filling), literal(table))
@@ -130,15 +130,15 @@ def iota(op: ir.Operation, scope: Scope) -> Code:
 
 @writes("dynamic_slice")
 def dynamic_slice(op: ir.Operation, scope: Scope) -> Code:
-    """`lax.dynamic_slice`, or that of one dimension. Indices that no piece can start at are clamped, as StableHLO's are: JAX
-    would count negative ones from the end."""
+    """`lax.dynamic_slice`, or `lax.dynamic_slice_in_dim`. Negative indices are not allowed, so that they are clamped as in
+    StableHLO instead of counted from the end."""
     operand, *starts = op.operands
     size = sizes(op, "slice_sizes")
-    cut = [dim for dim, whole in enumerate(shape_of(operand)) if size[dim] != whole]
-    if not cut:
+    sliced_dims = [dim for dim, whole in enumerate(shape_of(operand)) if size[dim] != whole]
+    if not sliced_dims:
         return scope.at(operand)
-    if len(cut) == 1:
-        (dim,) = cut
+    if len(sliced_dims) == 1:
+        (dim,) = sliced_dims
         start = _start(starts[dim], scope)
         return call("lax.dynamic_slice_in_dim", scope.at(operand), start, literal(size[dim]), axis=literal(dim), **_CLAMPED)
     return call("lax.dynamic_slice", scope.at(operand), _starts(starts, scope), literal(size), **_CLAMPED)
@@ -146,25 +146,27 @@ def dynamic_slice(op: ir.Operation, scope: Scope) -> Code:
 
 @writes("dynamic_update_slice")
 def dynamic_update_slice(op: ir.Operation, scope: Scope) -> Code:
-    """`lax.dynamic_update_slice`, or that of one dimension."""
+    """`lax.dynamic_update_slice`, or `lax.dynamic_update_slice_in_dim`."""
     operand, update, *starts = op.operands
-    cut = [dim for dim, (whole, part) in enumerate(zip(shape_of(operand), shape_of(update), strict=True)) if part != whole]
-    if not cut:
+    updated_dims = [
+        dim for dim, (whole, part) in enumerate(zip(shape_of(operand), shape_of(update), strict=True)) if part != whole
+    ]
+    if not updated_dims:
         return scope.at(update)
-    given = (scope.at(operand), scope.at(update))
-    if len(cut) == 1:
-        (dim,) = cut
-        return call("lax.dynamic_update_slice_in_dim", *given, _start(starts[dim], scope), axis=literal(dim), **_CLAMPED)
-    return call("lax.dynamic_update_slice", *given, _starts(starts, scope), **_CLAMPED)
+    arrays = (scope.at(operand), scope.at(update))
+    if len(updated_dims) == 1:
+        (dim,) = updated_dims
+        return call("lax.dynamic_update_slice_in_dim", *arrays, _start(starts[dim], scope), axis=literal(dim), **_CLAMPED)
+    return call("lax.dynamic_update_slice", *arrays, _starts(starts, scope), **_CLAMPED)
 
 
 _CLAMPED = {"allow_negative_indices": "False"}
 
 
 def _start(value: ir.Value, scope: Scope) -> Code:
-    """An index alone, which may be a Python number."""
-    known = scope.written(value)
-    return known.loose if known.loose is not None and known.is_number else known.code
+    """A single index, which may be a Python number."""
+    index_code = scope.written(value)
+    return index_code.loose if index_code.loose is not None and index_code.is_number else index_code.code
 
 
 def _starts(starts: list[ir.Value], scope: Scope) -> Code:
@@ -173,6 +175,6 @@ def _starts(starts: list[ir.Value], scope: Scope) -> Code:
 
 @writes("stablehlo.get_dimension_size")
 def dimension_size(op: ir.Operation, scope: Scope) -> Code:
-    """The size itself, which is known."""
+    """The size, which is static."""
     size = shape_of(op.operands[0])[integer(op, "dimension")]
     return call(str(scope.dtype(op.results[0], op)), literals.number_code(size))

@@ -1,4 +1,4 @@
-"""The table of what writes each operation as Python."""
+"""The table of writers: by operation, the function that writes it as Python."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from meshbridge.emit.python.scope import Scope
 
 Written = Code | Sequence[Code] | None
-"""One expression for the result, or the tuple of them; one for each; none where the function said so to the scope itself."""
+"""One expression for the result or the tuple of results; or one for each; or None if the writer called `Scope.define` itself."""
 
 Writing = Callable[[ir.Operation, "Scope"], Written]
 
@@ -22,5 +22,5 @@ WRITINGS: Registry[str, Writing] = Registry("writing")
 
 
 def writes(*names: str) -> Callable[[Writing], Writing]:
-    """Enters a function in WRITINGS, under names of StableHLO's without their prefix, or whole ones."""
+    """Registers a writer, under full op names, or names of StableHLO ops without the prefix."""
     return WRITINGS.register(*(name if "." in name else f"stablehlo.{name}" for name in names))
