@@ -358,10 +358,10 @@ def diff(
     from meshbridge.ir.mlir import context
     from meshbridge.pipeline import Options
     from meshbridge.read import formats
-    from meshbridge.reports import Planned, Report, difference_of
+    from meshbridge.reports import PlannedProgram, Report, difference_of
     from meshbridge.runtime.devices import implied
 
-    def planned(plan: Report | Source) -> Report | Planned:
+    def planned(plan: Report | Source) -> Report | PlannedProgram:
         if isinstance(plan, Report):
             return plan
         opened = formats.unpack(plan, context(), (), None, platform)
@@ -369,7 +369,7 @@ def diff(
         options = Options(
             "mesh", resharding, name, memory_limit=memory_limit, layout=layout, collectives=collectives, inside=inside
         )
-        return Planned(opened.module, options)
+        return PlannedProgram(opened.module, options)
 
     return difference_of(planned(first), planned(second))
 

@@ -31,7 +31,7 @@ from meshbridge.pages.communication import by_line
 from meshbridge.pages.pictures import MOST_CELLS, Devices
 from meshbridge.pages.report_page import report_page
 from meshbridge.pages.timeline import timeline
-from meshbridge.reports import Held, Report, Suggestion, report_of
+from meshbridge.reports import Report, ShardedArray, Suggestion, report_of
 from meshbridge.tools import cli
 from meshbridge.tools.compare import text
 from meshbridge.tools.compare.command import TargetComparison
@@ -113,7 +113,7 @@ def test_hostile_names_are_text(report: Report) -> None:
     location = SourceLocation(f"/home/{HOSTILE}.py", 3, 1, HOSTILE)
     origin = Origin((HOSTILE, HOSTILE), "forward", location, HOSTILE)
     collective = Collective(HOSTILE, (HOSTILE,), 2, 10.0, 1, location, HOSTILE, HOSTILE, (origin,))
-    held = Held((8,), (4,), "f32", ((HOSTILE,),), (), HOSTILE)
+    held = ShardedArray((8,), (4,), "f32", ((HOSTILE,),), (), HOSTILE)
     mesh = Mesh("mesh", (2,), (HOSTILE,))
     hostile = replace(
         report, results=(), mesh=mesh, collectives=(collective,), arguments=(held,), why_machine=HOSTILE, unpredicted=HOSTILE

@@ -1,21 +1,28 @@
-"""The report: what a program communicates once it is partitioned, and why; what it computes twice; how much memory and time it
-needs."""
+"""Reports on a partitioned program: its communication and the reasons for it, redundant work, memory and time."""
 
-from meshbridge.reports.difference import Difference, Planned, difference_of
+from meshbridge.reports.difference import Difference, PlannedProgram, difference_of
 from meshbridge.reports.explanation import Explanation, partition_and_explain
-from meshbridge.reports.report import Choice, Held, NotPartitioned, Report, Suggestion, partition_and_report, report_of
+from meshbridge.reports.report import (
+    CountedBranch,
+    NotPartitioned,
+    Report,
+    ShardedArray,
+    Suggestion,
+    partition_and_report,
+    report_of,
+)
 from meshbridge.reports.suggestions import partition_and_suggest
 from meshbridge.reports.tables import By
 
 __all__ = [
     "By",
-    "Choice",
+    "CountedBranch",
     "Difference",
     "Explanation",
-    "Held",
     "NotPartitioned",
-    "Planned",
+    "PlannedProgram",
     "Report",
+    "ShardedArray",
     "Suggestion",
     "difference_of",
     "partition_and_explain",

@@ -1,6 +1,6 @@
-"""Changes of an annotated program that can be tried: its arguments and results sharded otherwise, constraints taken out of it.
+"""Changes of an annotated program to try: other shardings of its arguments and results, and removed constraints.
 
-What is tried first is what most communication is about (`exposure`); what shares a sharding is changed together (`families`).
+Arrays with most communication are changed first (`exposure`); arrays of one family are changed together (`families`).
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from meshbridge.text import quoted, spec_text
 SIDES = ("arguments", "results")
 
 ANNOTATION_OF = {"arguments": reannotate.annotation_of_argument, "results": reannotate.annotation_of_result}
-"""What says how the caller holds an argument, or gets a result."""
+"""By side: reads the caller's sharding of an argument or result."""
 
 CONSTRAINT_OF = {"arguments": reannotate.constraint_of_argument, "results": reannotate.constraint_of_result}
-"""The sharding constraint of the program that an argument goes into, or of which a result comes, without an op between."""
+"""By side: reads the sharding constraint that directly uses an argument, or directly gives a result."""
 
 
-class Before(NamedTuple):
-    """What is known of a program before anything is tried."""
+class ObservedPlan(NamedTuple):
+    """The plan of a program before any change."""
 
     report: Report
     timings: list[Timing]
     annotated: ir.Module
-    "What is changed."
+    "The program to change."
     exposed: Exposure
 
 
 def partition_and_observe(
     module: ir.Module, options: Options, *, tokens: float | None = None, on_stage: OnStage | None = None
-) -> Before:
-    """`partition_and_report` of a program whose changes are to be tried. Raises MeshError as that does."""
+) -> ObservedPlan:
+    """`partition_and_report`, which also keeps what is needed to try changes. Raises MeshError like it."""
     annotated: list[ir.Module] = []
     exposed: list[Exposure] = []
 
@@ -58,11 +58,11 @@ def partition_and_observe(
             on_stage(stage, module)
 
     report, timings = partition_and_report(module, options, tokens=tokens, on_stage=observe)
-    return Before(report, timings, annotated[0], exposed[0])
+    return ObservedPlan(report, timings, annotated[0], exposed[0])
 
 
 class TriedChange(NamedTuple):
-    """Something to try: leaves that are sharded otherwise, or lines whose constraints are taken out."""
+    """A change to try: another sharding of some leaves, or the removal of a line's constraints."""
 
     text: str
     leaves: tuple[FamilyMember, ...] = ()
@@ -71,7 +71,7 @@ class TriedChange(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether it leaves a sharding to meshbridge."""
+        """True if it leaves the sharding to meshbridge."""
         return bool(self.leaves) and self.split is None
 
     def apply(self, module: ir.Module) -> None:
@@ -88,8 +88,8 @@ class TriedChange(NamedTuple):
 
 
 def changes_of(family: Family, main: ir.Operation, mesh: Mesh) -> list[TriedChange]:
-    """Other shardings for a family: meshbridge's choice, where somebody has chosen; an axis more, moved, or fewer. None of
-    a scalar, or of what is unreduced."""
+    """Other shardings for a family: meshbridge's choice if the user has chosen, and one axis added, moved or removed. Scalars and
+    unreduced arrays have none."""
     if not family.shape or family.leaves[0].unreduced:
         return []
     now = spec_of(family.sharding)
@@ -103,37 +103,37 @@ def changes_of(family: Family, main: ir.Operation, mesh: Mesh) -> list[TriedChan
 
 
 def most_promising(about: Iterable[tuple[float, Sequence[TriedChange]]]) -> list[TriedChange]:
-    """All changes, of which each list is about so many bytes: of what twice as many bytes are about, twice as many come first."""
+    """All changes in the order of their promise: a list's bytes, divided by the number of the change in the list."""
     ranked = [(wire / number, change) for wire, changes in about for number, change in enumerate(changes, 1)]
-    return [change for _, change in sorted(ranked, key=lambda each: -each[0])]
+    return [change for _, change in sorted(ranked, key=lambda entry: -entry[0])]
 
 
 def exposed_bytes(family: Family, exposed: Exposure) -> float:
-    """Wire bytes that are about a family."""
-    found = {op: wire for leaf in family.leaves for op, wire in getattr(exposed, leaf.side)[leaf.index].items()}
-    return sum(found.values(), 0.0)
+    """The wire bytes of the collectives of a family."""
+    wire_bytes = {op: wire for leaf in family.leaves for op, wire in getattr(exposed, leaf.side)[leaf.index].items()}
+    return sum(wire_bytes.values(), 0.0)
 
 
 def leaves_of(report: Report, main: ir.Operation) -> list[FamilyMember]:
     """The arguments and results that are tensors."""
     return [
         FamilyMember(
-            side, index, each.name or f"{side[:-1]} {index}", each.shape, each.element_type, each.sharding, each.unreduced
+            side, index, array.name or f"{side[:-1]} {index}", array.shape, array.element_type, array.sharding, array.unreduced
         )
         for side in SIDES
-        for index, each in zip(tensors(main, side), getattr(report, side), strict=True)
+        for index, array in zip(tensors(main, side), getattr(report, side), strict=True)
     ]
 
 
 def tensors(main: ir.Operation, side: str) -> list[int]:
-    """The numbers of the arguments or results of which a report speaks."""
+    """The numbers of the arguments or results that are tensors, as in a report."""
     kind = function_type(main)
     types = kind.inputs if side == "arguments" else kind.results
     return [index for index, type_ in enumerate(types) if isinstance(type_, ir.RankedTensorType)]
 
 
 def _splits(family: Family, mesh: Mesh) -> Iterator[Split]:
-    """Shardings that differ from that of a family by one axis. None where it has sub-axes, or uneven shards would follow."""
+    """Shardings that differ from a family's by one axis and give even shards; none if the family has sub-axes."""
     sizes, shape, now = dict(mesh.named_axes), family.shape, family.sharding
     used = {axis for axes in now for axis in axes}
     if not used <= set(sizes):
@@ -141,8 +141,8 @@ def _splits(family: Family, mesh: Mesh) -> Iterator[Split]:
     free = sorted((axis for axis in sizes if axis not in used), key=lambda axis: -sizes[axis])
     added = [_with(now, dim, axis) for axis in free for dim in range(len(shape))]
     removed = [(axis, _without(now, axis)) for axis in sizes if axis in used]
-    moved = [_with(split, dim, axis) for axis, split in removed for dim in range(len(shape)) if axis not in now[dim]]
-    for split in (*added, *moved, *(split for _, split in removed)):
+    relocated = [_with(split, dim, axis) for axis, split in removed for dim in range(len(shape)) if axis not in now[dim]]
+    for split in (*added, *relocated, *(split for _, split in removed)):
         if all(size % prod(sizes[axis] for axis in axes) == 0 for size, axes in zip(shape, split, strict=True)):
             yield split
 
@@ -152,7 +152,7 @@ def _with(split: Split, dim: int, axis: str) -> Split:
 
 
 def _without(split: Split, axis: str) -> Split:
-    return tuple(tuple(each for each in axes if each != axis) for axes in split)
+    return tuple(tuple(name for name in axes if name != axis) for axes in split)
 
 
 def _sharding(mesh: Mesh, split: Split) -> Sharding:
@@ -160,15 +160,15 @@ def _sharding(mesh: Mesh, split: Split) -> Sharding:
 
 
 def spec_of(split: Split, unreduced: Sequence[str] = ()) -> str:
-    """As JAX writes it: `P("data", None)`, `P(None, unreduced={"model"})`."""
+    """A sharding in JAX's spelling: `P("data", None)`, `P(None, unreduced={"model"})`."""
     terms = [f"unreduced={{{', '.join(map(_quoted, unreduced))}}}"] if unreduced else []
     return spec_text(([_quoted(axis) for axis in axes] for axes in split), *terms)
 
 
 def _quoted(label: str) -> str:
-    """An axis as JAX writes it, a sub-axis as Shardy does: `"x":(1)2` of `x:(1)2`."""
-    found = _SUB_AXIS.fullmatch(label)
-    return f"{quoted(found[1])}{found[2]}" if found else quoted(label)
+    """An axis in JAX's spelling, a sub-axis in Shardy's: `"x":(1)2` of `x:(1)2`."""
+    sub_axis = _SUB_AXIS.fullmatch(label)
+    return f"{quoted(sub_axis[1])}{sub_axis[2]}" if sub_axis else quoted(label)
 
 
 _SUB_AXIS = re.compile(r"(.*)(:\(\d+\)\d+)", re.S)

@@ -1,4 +1,4 @@
-"""What differs between two plans of one program: how arguments and results are sharded, and which collectives came, went, grew or
+"""How two plans of one program differ: in the shardings of arguments and results, and in the collectives that came, went, grew or
 shrank, by module of the model and phase of the step."""
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from meshbridge.pipeline import Options
 from meshbridge.read.formats import copy_module
 from meshbridge.reports.changes import SIDES, spec_of
 from meshbridge.reports.difference_table import difference_table
-from meshbridge.reports.report import Held, Report, partition_and_report
+from meshbridge.reports.report import Report, ShardedArray, partition_and_report
 
 SCHEMA = 1
 """Version of the JSON; it grows when a key changes its meaning or goes."""
 
 EQUAL = 1e-9
-"""The relative difference below which sums of shares of bytes and of seconds are the same: they are added up in another order."""
+"""Sums of bytes and of seconds are equal up to this relative difference, because the order of summation varies."""
 
-What = Literal["came", "went", "grew", "shrank"]
+ChangeKind = Literal["came", "went", "grew", "shrank"]
 
 
 @dataclass(frozen=True)
 class Amount:
-    """What collectives send, of one device and one step."""
+    """The traffic of collectives, of one device and one step."""
 
     executions: int = 0
     wire_bytes: float = 0.0
     seconds: float | None = None
-    "One collective after the other; None without a machine of a topology."
+    "The sum over all collectives; None without a machine with a topology."
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Resharded:
     side: str
     "`arguments` or `results`."
     name: str
-    "Its path, or `argument 3` where it has none."
+    "Its path, or `argument 3` if it has none."
     shape: tuple[int, ...]
     element_type: str
     first: tuple[tuple[str, ...], ...]
@@ -68,8 +68,8 @@ class Resharded:
 
 @dataclass(frozen=True)
 class Change:
-    """Collectives of one kind, along the same axes, of one module and phase: what they send in each plan. A collective that
-    stands for several counts for each of their modules, by its share."""
+    """The traffic, in each plan, of the collectives of one kind, along the same axes, of one module and phase. A combined
+    collective counts for each of its modules, by its share."""
 
     modules: tuple[str, ...]
     "The path of the module, outermost first; empty outside of any."
@@ -80,25 +80,25 @@ class Change:
     second: Amount
 
     @property
-    def what(self) -> What:
-        """What became of them: whether there are any, by executions; whether there are more, by bytes, executions, seconds."""
+    def what(self) -> ChangeKind:
+        """What became of the collectives. Grown and shrunk ones are compared by bytes, then executions, then seconds."""
         if not self.first.executions:
             return "came"
         if not self.second.executions:
             return "went"
-        first, second = _ordered(self.first), _ordered(self.second)
-        differs = next(index for index in range(3) if not isclose(first[index], second[index], rel_tol=EQUAL))
-        return "grew" if second[differs] > first[differs] else "shrank"
+        before, after = _figures(self.first), _figures(self.second)
+        differs = next(index for index in range(3) if not isclose(before[index], after[index], rel_tol=EQUAL))
+        return "grew" if after[differs] > before[differs] else "shrank"
 
     @property
     def wire_bytes(self) -> float:
-        """By how much the second plan sends more; negative where it sends less."""
+        """The bytes that the second plan sends more, or less if negative."""
         return self.second.wire_bytes - self.first.wire_bytes
 
 
 @dataclass(frozen=True)
 class ModuleChange:
-    """What a module of the model sends in each plan, the modules within it included."""
+    """The traffic of a module of the model in each plan, including the modules within it."""
 
     modules: tuple[str, ...]
     "Its path; empty for the whole program."
@@ -108,58 +108,58 @@ class ModuleChange:
 
 @dataclass(frozen=True)
 class Total:
-    """A figure of both programs as wholes, of one device and one step."""
+    """A figure of both programs, of one device and one step."""
 
     name: str
     "`wire_bytes`, `executions` (of collectives), `contractions` (FLOPs of products), `seconds` and its kin, `peak_bytes`."
     first: float | None
-    "None where it is not known: seconds without a machine of a topology."
+    "None if it is unknown, as seconds without a machine with a topology."
     second: float | None
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs between two plans of one program."""
+    """How two plans of one program differ."""
 
     first: Report
     second: Report
     resharded: tuple[Resharded, ...]
     "Arguments, then results, in order."
     changes: tuple[Change, ...]
-    "What sends differently, the largest difference of bytes first."
+    "Collectives whose traffic differs, the largest difference of bytes first."
     modules: tuple[ModuleChange, ...]
-    "Those that send differently, each before those within it; the whole program first."
+    "Modules whose traffic differs, each before those within it; the whole program first."
     totals: tuple[Total, ...]
 
     @property
     def is_empty(self) -> bool:
-        """Whether the two plans shard and send the same."""
+        """True if the two plans shard and send the same."""
         return not (self.resharded or self.changes)
 
     def remarks(self) -> tuple[str, ...]:
-        """What to know before the plans are compared, a sentence each."""
+        """What to know before comparing the plans, one sentence each."""
         return tuple(_remarks(self.first, self.second))
 
     def table(self) -> str:
-        """The difference for people: shardings, modules, collectives, totals. Repeated modules that differ alike share a line."""
+        """The difference as text: shardings, modules, collectives, totals. Repeated modules that differ alike share a line."""
         return difference_table(self)
 
     def to_json(self) -> str:
         """The difference as docs/explain.md describes it."""
         whole = {
             "schema": SCHEMA,
-            "resharded": [asdict(each) for each in self.resharded],
-            "changes": [asdict(each) | {"what": each.what} for each in self.changes],
-            "modules": [asdict(each) for each in self.modules],
-            "totals": {each.name: {"first": each.first, "second": each.second} for each in self.totals},
+            "resharded": [asdict(array) for array in self.resharded],
+            "changes": [asdict(change) | {"what": change.what} for change in self.changes],
+            "modules": [asdict(module) for module in self.modules],
+            "totals": {total.name: {"first": total.first, "second": total.second} for total in self.totals},
             "remarks": self.remarks(),
         }
         return json.dumps(whole, indent=2)
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A program, and how it is partitioned; one that came partitioned goes on from where it is."""
+class PlannedProgram:
+    """A program and the options to partition it with. A program that came partitioned continues from its stage."""
 
     module: ir.Module
     options: Options
@@ -167,12 +167,12 @@ class Planned:
     "Names the program in diagnostics."
 
     def report(self) -> Report:
-        """Raises MeshError, as the other does."""
+        """The report of the program. Raises MeshError if it cannot be partitioned."""
         return self._report(copy_module(self.module), self.options)
 
     def report_as_partitioned(self) -> Report:
-        """The same, read from the partitioned program. That does not say which operation made a partial value: its sum counts
-        for the module that reads it."""
+        """The report of the exported program, which does not say which operation made a partial value: its all-reduce counts for
+        the module that reads it. Raises MeshError if the program cannot be partitioned."""
         copy = copy_module(self.module)
         with self.about():
             partition_module(copy, replace(self.options, emit="exported"))
@@ -180,18 +180,22 @@ class Planned:
 
     def _report(self, module: ir.Module, options: Options) -> Report:
         with self.about():
-            found, _ = partition_and_report(module, options)
-        return found
+            report, _ = partition_and_report(module, options)
+        return report
 
 
 def came_partitioned(report: Report) -> bool:
-    """Whether its program did: then it does not say why its collectives are there."""
-    return report.needed_work is None or (bool(report.collectives) and all(each.asked == OWN for each in report.collectives))
+    """True if the program of a report came partitioned, so that the reasons of its collectives are unknown."""
+    return report.needed_work is None or (
+        bool(report.collectives) and all(collective.asked == OWN for collective in report.collectives)
+    )
 
 
-def difference_of(first: Report | Planned, second: Report | Planned, on_report: Callable[[], object] = bool) -> Difference:
-    """`difference`, of programs as of reports. Where one program came partitioned, the other is read from the partitioned
-    program, too. Says so whenever a report is made. Raises MeshError, also where a program cannot be partitioned."""
+def difference_of(
+    first: Report | PlannedProgram, second: Report | PlannedProgram, on_report: Callable[[], object] = bool
+) -> Difference:
+    """`difference` of programs or reports. If one program came partitioned, the other is read from its partitioned form, too.
+    Calls `on_report` after each report. Raises MeshError, also if a program cannot be partitioned."""
     plans, reports = (first, second), list[Report]()
     for plan in plans:
         reports.append(plan if isinstance(plan, Report) else plan.report())
@@ -206,52 +210,52 @@ def difference_of(first: Report | Planned, second: Report | Planned, on_report: 
 
 
 def difference(first: Report, second: Report) -> Difference:
-    """What the second plan does otherwise than the first.
+    """How the second plan differs from the first.
 
-    Raises MeshError where they are of different programs: of other arguments or results.
+    Raises MeshError if their programs have different arguments or results.
     """
     for side in SIDES:
-        _check(side, getattr(first, side), getattr(second, side))
+        _check_same_arrays(side, getattr(first, side), getattr(second, side))
     return Difference(
         first,
         second,
-        resharded=tuple(each for side in SIDES for each in _resharded(side, getattr(first, side), getattr(second, side))),
-        changes=tuple(sorted(_changes(first, second), key=lambda each: (-abs(each.wire_bytes), each.modules, each.kind))),
-        modules=tuple(_modules(first.modules, second.modules, (_none(first), _none(second)))),
+        resharded=tuple(array for side in SIDES for array in _resharded(side, getattr(first, side), getattr(second, side))),
+        changes=tuple(sorted(_changes(first, second), key=lambda change: (-abs(change.wire_bytes), change.modules, change.kind))),
+        modules=tuple(_modules(first.modules, second.modules, (_no_traffic(first), _no_traffic(second)))),
         totals=tuple(_totals(first, second)),
     )
 
 
-def _check(side: str, first: Sequence[Held], second: Sequence[Held]) -> None:
+def _check_same_arrays(side: str, first: Sequence[ShardedArray], second: Sequence[ShardedArray]) -> None:
     hint = "compare plans of one program, made with other shardings or options"
-    for number, (one, other) in enumerate(zip_longest(first, second)):
-        if one is None or other is None:
-            found = f"the first has {len(first)} {side}, the second {len(second)}"
-        elif (one.shape, one.element_type) != (other.shape, other.element_type) or (
-            one.name != other.name and one.name and other.name
+    for number, (before, after) in enumerate(zip_longest(first, second)):
+        if before is None or after is None:
+            mismatch = f"the first has {len(first)} {side}, the second {len(second)}"
+        elif (before.shape, before.element_type) != (after.shape, after.element_type) or (
+            before.name != after.name and before.name and after.name
         ):
-            found = f"{side[:-1]} {number} is {_title(one)} in the first, {_title(other)} in the second"
+            mismatch = f"{side[:-1]} {number} is {_title(before)} in the first, {_title(after)} in the second"
         else:
             continue
-        raise MeshError(f"error: these are plans of different programs: {found}\n  hint: {hint}")
+        raise MeshError(f"error: these are plans of different programs: {mismatch}\n  hint: {hint}")
 
 
-def _title(held: Held) -> str:
+def _title(array: ShardedArray) -> str:
     """`params['head'], f32[64, 256]`"""
-    type_ = f"{held.element_type}[{', '.join(map(str, held.shape))}]"
-    return f"{held.name}, {type_}" if held.name else type_
+    type_ = f"{array.element_type}[{', '.join(map(str, array.shape))}]"
+    return f"{array.name}, {type_}" if array.name else type_
 
 
-def _resharded(side: str, first: Sequence[Held], second: Sequence[Held]) -> Iterator[Resharded]:
-    for number, (one, other) in enumerate(zip(first, second, strict=True)):
-        if (one.sharding, one.unreduced) != (other.sharding, other.unreduced):
-            name = one.name or other.name or f"{side[:-1]} {number}"
-            shardings = (one.sharding, other.sharding, one.unreduced, other.unreduced)
-            yield Resharded(side, name, one.shape, one.element_type, *shardings)
+def _resharded(side: str, first: Sequence[ShardedArray], second: Sequence[ShardedArray]) -> Iterator[Resharded]:
+    for number, (before, after) in enumerate(zip(first, second, strict=True)):
+        if (before.sharding, before.unreduced) != (after.sharding, after.unreduced):
+            name = before.name or after.name or f"{side[:-1]} {number}"
+            shardings = (before.sharding, after.sharding, before.unreduced, after.unreduced)
+            yield Resharded(side, name, before.shape, before.element_type, *shardings)
 
 
 class _ComparisonKey(NamedTuple):
-    """What collectives share that are compared with each other."""
+    """The attributes by which collectives of two plans are compared."""
 
     modules: tuple[str, ...]
     phase: Phase
@@ -264,67 +268,69 @@ class _ComparisonKey(NamedTuple):
 
 
 def _changes(first: Report, second: Report) -> Iterator[Change]:
-    placed = [list(_placed(report.collectives)) for report in (first, second)]
-    # An artifact may have lost what tells phases apart: then those of the other plan are not told apart either.
-    unknown = {place.any_phase for place, *_ in (*placed[0], *placed[1]) if place.phase == "unknown"}
-    before, after = (_amounts(parts, unknown) for parts in placed)
-    for place in dict.fromkeys((*before, *after)):
-        one, other = before.get(place, _none(first)), after.get(place, _none(second))
-        if not _is_same(one, other):
-            yield Change(*place, one, other)
+    shares = [list(_shares(report.collectives)) for report in (first, second)]
+    # An artifact may have lost its phases: then phases of the other plan are ignored, too.
+    unknown = {key.any_phase for key, *_ in (*shares[0], *shares[1]) if key.phase == "unknown"}
+    before, after = (_amounts(parts, unknown) for parts in shares)
+    for key in dict.fromkeys((*before, *after)):
+        amount_before, amount_after = before.get(key, _no_traffic(first)), after.get(key, _no_traffic(second))
+        if not _is_equal(amount_before, amount_after):
+            yield Change(*key, amount_before, amount_after)
 
 
-def _none(report: Report) -> Amount:
-    """What nothing sends."""
+def _no_traffic(report: Report) -> Amount:
+    """The amount of no collectives."""
     return Amount(seconds=None if report.step is None else 0.0)
 
 
-_Part = tuple[_ComparisonKey, Collective, float]
-"""A share in a collective, and where it belongs."""
+_Share = tuple[_ComparisonKey, Collective, float]
+"""A share of a collective, and its key."""
 
 
-def _placed(collectives: Sequence[Collective]) -> Iterator[_Part]:
-    for each in collectives:
-        for origin in each.origins:
-            yield _ComparisonKey(origin.modules, origin.phase, each.kind, each.axes), each, origin.share
+def _shares(collectives: Sequence[Collective]) -> Iterator[_Share]:
+    for collective in collectives:
+        for origin in collective.origins:
+            yield _ComparisonKey(origin.modules, origin.phase, collective.kind, collective.axes), collective, origin.share
 
 
-def _amounts(parts: Iterable[_Part], unknown: Container[_ComparisonKey]) -> dict[_ComparisonKey, Amount]:
-    """By place; those are `unknown` of which the phase is not known."""
-    found: dict[_ComparisonKey, list[tuple[Collective, float]]] = defaultdict(list)
-    for place, collective, share in parts:
-        found[place.any_phase if place.any_phase in unknown else place].append((collective, share))
-    return {place: _amount(of_place) for place, of_place in found.items()}
+def _amounts(parts: Iterable[_Share], unknown: Container[_ComparisonKey]) -> dict[_ComparisonKey, Amount]:
+    """The amounts by key; keys in `unknown` have no known phase."""
+    parts_at: dict[_ComparisonKey, list[tuple[Collective, float]]] = defaultdict(list)
+    for key, collective, share in parts:
+        parts_at[key.any_phase if key.any_phase in unknown else key].append((collective, share))
+    return {key: _amount(shares_of_key) for key, shares_of_key in parts_at.items()}
 
 
 def _amount(parts: Sequence[tuple[Collective, float]]) -> Amount:
-    """Of collectives, each with the share in it that counts. One that has several origins is executed once."""
-    known = [collective.total_seconds for collective, _ in parts]
+    """The amount of shares of collectives. A collective of several origins is executed once."""
+    times = [collective.total_seconds for collective, _ in parts]
     return Amount(
         executions=sum({id(collective): collective.executions for collective, _ in parts}.values()),
         wire_bytes=sum(collective.total_bytes * share for collective, share in parts),
-        seconds=None if None in known else sum((each or 0.0) * share for each, (_, share) in zip(known, parts, strict=True)),
+        seconds=None
+        if None in times
+        else sum((seconds or 0.0) * share for seconds, (_, share) in zip(times, parts, strict=True)),
     )
 
 
-def _ordered(amount: Amount) -> tuple[float, float, float]:
+def _figures(amount: Amount) -> tuple[float, float, float]:
     return amount.wire_bytes, amount.executions, amount.seconds or 0.0
 
 
-def _is_same(one: Amount, other: Amount) -> bool:
-    """Whether they are equal in all that is known of both."""
-    figures = list(zip(_ordered(one), _ordered(other), strict=True))[: 2 if None in (one.seconds, other.seconds) else 3]
+def _is_equal(before: Amount, after: Amount) -> bool:
+    """True if the figures that both have are equal."""
+    figures = list(zip(_figures(before), _figures(after), strict=True))[: 2 if None in (before.seconds, after.seconds) else 3]
     return all(isclose(*pair, rel_tol=EQUAL) for pair in figures)
 
 
 def _modules(first: ModuleTraffic | None, second: ModuleTraffic | None, none: tuple[Amount, Amount]) -> Iterator[ModuleChange]:
-    """A module and those within it, of one plan or both; what a plan does not have sends nothing."""
-    here = first or second
-    assert here is not None
-    change = ModuleChange(here.path, *(_of_module(*each) for each in zip((first, second), none, strict=True)))
-    if not _is_same(change.first, change.second):
+    """The changes of a module and those within it. A module that one plan lacks sends nothing there."""
+    module = first or second
+    assert module is not None
+    change = ModuleChange(module.path, *(_of_module(*traffic) for traffic in zip((first, second), none, strict=True)))
+    if not _is_equal(change.first, change.second):
         yield change
-    before, after = ({module.name: module for module in each.modules} if each else {} for each in (first, second))
+    before, after = ({module.name: module for module in traffic.modules} if traffic else {} for traffic in (first, second))
     for name in dict.fromkeys((*before, *after)):
         yield from _modules(before.get(name), after.get(name), none)
 
@@ -344,18 +350,20 @@ def _totals(first: Report, second: Report) -> Iterator[Total]:
 
 def _remarks(first: Report, second: Report) -> Iterator[str]:
     pairs: dict[str, list[str | None]] = {
-        "they are for different meshes": [_mesh_text(each) for each in (first, second)],
-        "they are made for different machines": [None if came_partitioned(each) else each.machine for each in (first, second)],
+        "they are for different meshes": [_mesh_text(report) for report in (first, second)],
+        "they are made for different machines": [
+            None if came_partitioned(report) else report.machine for report in (first, second)
+        ],
         "their steps are predicted on different machines": [
-            None if each.step is None else each.step.target.text for each in (first, second)
+            None if report.step is None else report.step.target.text for report in (first, second)
         ],
         "before they are partitioned, the programs compute different FLOPs of products": [
-            _needed(each) for each in (first, second)
+            _needed(report) for report in (first, second)
         ],
     }
-    for text, (one, other) in pairs.items():
-        if one is not None and other is not None and one != other:
-            yield f"{text}: {one} and {other}"
+    for text, (before, after) in pairs.items():
+        if before is not None and after is not None and before != after:
+            yield f"{text}: {before} and {after}"
     if came_partitioned(first) is not came_partitioned(second):
         which = "first" if came_partitioned(first) else "second"
         yield f"the {which} came partitioned: there sums of partial values count for the module that reads them"

@@ -1,5 +1,5 @@
-"""The difference of two plans as text for people. Repeated modules and arrays that differ alike, numbers in their names aside,
-share a line."""
+"""Prints the difference of two plans as text. Modules and arrays that differ alike share a line if their names only differ in
+numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from meshbridge.reports.difference import Amount, Change, Difference, ModuleChange, Total
 
 LEAST = 0.01
-"""The share in the wire bytes, or in the seconds of communication, below which a difference is counted and not shown."""
+"""Differences below this share of the wire bytes, or of the seconds of communication, are only counted."""
 
 
 def difference_table(difference: Difference) -> str:
@@ -27,12 +27,12 @@ def difference_table(difference: Difference) -> str:
 
 def _shardings(difference: Difference) -> Iterator[str]:
     names: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    for each in difference.resharded:
-        names[each.side, without_numbers(each.name), each.text].append(each.name)
+    for array in difference.resharded:
+        names[array.side, without_numbers(array.name), array.text].append(array.name)
     if names:
         yield f"{len(difference.resharded)} sharded otherwise in the second plan:"
-    for (*_, text), found in names.items():
-        yield f"  {_several(found, 'arrays')}: {text}"
+    for (*_, text), paths in names.items():
+        yield f"  {_several(paths, 'arrays')}: {text}"
 
 
 def _several(names: Sequence[str], of_what: str) -> str:
@@ -42,8 +42,8 @@ def _several(names: Sequence[str], of_what: str) -> str:
 
 def _modules(difference: Difference) -> Iterator[str]:
     alike: dict[tuple[str, Amount, Amount], list[ModuleChange]] = defaultdict(list)
-    for each in difference.modules:
-        alike[without_numbers(_path(each.modules)), each.first, each.second].append(each)
+    for module in difference.modules:
+        alike[without_numbers(_path(module.modules)), module.first, module.second].append(module)
     groups = [group for group in alike.values() if _is_large(group, difference)]
     if not any(group[0].modules for group in groups):
         return
@@ -55,9 +55,9 @@ def _modules(difference: Difference) -> Iterator[str]:
 
 def _collectives(difference: Difference) -> Iterator[str]:
     alike: dict[object, list[Change]] = defaultdict(list)
-    for each in difference.changes:
-        key = (without_numbers(_path(each.modules)), each.phase, each.kind, each.axes, each.first, each.second)
-        alike[key].append(each)
+    for change in difference.changes:
+        key = (without_numbers(_path(change.modules)), change.phase, change.kind, change.axes, change.first, change.second)
+        alike[key].append(change)
     groups = [group for group in alike.values() if _is_large(group, difference)]
     is_timed = _is_timed(difference)
     rows = [
@@ -69,7 +69,7 @@ def _collectives(difference: Difference) -> Iterator[str]:
             group[0].phase,
             _named(group),
         )
-        for group in sorted(groups, key=lambda group: -abs(sum(each.wire_bytes for each in group)))
+        for group in sorted(groups, key=lambda group: -abs(sum(change.wire_bytes for change in group)))
     ]
     if rows:
         header = ("", "collective", "axes", *_header(is_timed=is_timed), "phase", "module")
@@ -79,9 +79,11 @@ def _collectives(difference: Difference) -> Iterator[str]:
 
 def _is_large(group: Sequence[Change | ModuleChange], difference: Difference) -> bool:
     reports = (difference.first, difference.second)
-    wire = abs(sum(each.second.wire_bytes - each.first.wire_bytes for each in group))
+    wire = abs(sum(change.second.wire_bytes - change.first.wire_bytes for change in group))
     seconds = (
-        abs(sum((each.second.seconds or 0.0) - (each.first.seconds or 0.0) for each in group)) if _is_timed(difference) else 0.0
+        abs(sum((change.second.seconds or 0.0) - (change.first.seconds or 0.0) for change in group))
+        if _is_timed(difference)
+        else 0.0
     )
     most = max(report.communication_seconds or 0.0 for report in reports)
     return wire > LEAST * max(report.wire_bytes for report in reports) or seconds > LEAST * most
@@ -96,11 +98,11 @@ def _header(*, is_timed: bool) -> tuple[str, ...]:
 
 
 def _amounts(group: Sequence[Change | ModuleChange], *, is_timed: bool) -> tuple[str, ...]:
-    """Of all in a group, which are equal."""
-    first, second, count = group[0].first, group[0].second, len(group)
-    sizes = [count * each.wire_bytes for each in (second, first)]
-    executed = [f"{count * each.executions:,}" for each in (second, first)]
-    times = [time_text(count * (each.seconds or 0.0)) for each in (second, first)] if is_timed else []
+    """The cells of a group, whose members have equal amounts."""
+    before, after, count = group[0].first, group[0].second, len(group)
+    sizes = [count * amount.wire_bytes for amount in (after, before)]
+    executed = [f"{count * amount.executions:,}" for amount in (after, before)]
+    times = [time_text(count * (amount.seconds or 0.0)) for amount in (after, before)] if is_timed else []
     return (*map(size_text, sizes), more_text(sizes[0] - sizes[1]), *executed, *times)
 
 
@@ -110,16 +112,16 @@ def more_text(size: float) -> str:
 
 
 def _named(group: Sequence[Change | ModuleChange]) -> str:
-    return _several([_path(each.modules) for each in group], "modules")
+    return _several([_path(change.modules) for change in group], "modules")
 
 
 def _path(modules: Sequence[str]) -> str:
     return "/".join(modules) or "the program"
 
 
-def _left_out(count: int, what: str) -> Iterator[str]:
+def _left_out(count: int, noun: str) -> Iterator[str]:
     if count:
-        yield f"{count} more {what}{'' if count == 1 else 's'} of at most {LEAST:.0%} each"
+        yield f"{count} more {noun}{'' if count == 1 else 's'} of at most {LEAST:.0%} each"
 
 
 _TITLES = {
@@ -135,18 +137,18 @@ _TITLES = {
 
 
 def _totals(difference: Difference) -> Iterator[str]:
-    rows = [_total(each) for each in difference.totals if each.first is not None or each.second is not None]
+    rows = [_total(total) for total in difference.totals if total.first is not None or total.second is not None]
     yield from table([("", "second", "first", "change"), *rows], left={0}).splitlines()
 
 
 def _total(total: Total) -> tuple[str, str, str, str]:
     title, text = _TITLES[total.name]
-    first, second = ("-" if each is None else text(each) for each in (total.first, total.second))
-    return title, second, first, share_text(total.second, total.first)
+    before, after = ("-" if figure is None else text(figure) for figure in (total.first, total.second))
+    return title, after, before, share_text(total.second, total.first)
 
 
 def share_text(now: float | None, before: float | None) -> str:
-    """By what share a figure is larger: `+64%`, `-3.1%`, `-` where it is the same or nothing can be said."""
+    """The relative change of a figure: `+64%`, `-3.1%`; `-` if it is equal or unknown."""
     if now is None or not before or now == before:
         return "-"
     share = now / before - 1

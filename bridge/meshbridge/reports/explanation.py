@@ -1,5 +1,5 @@
-"""Why arguments and results are sharded as they are: who has said so, and what their next best shardings would cost. Each of
-those is tried by partitioning the program so, and compared with the plan."""
+"""Explains why arguments and results are sharded as they are: who decided, and what alternatives cost. Each alternative is
+measured by partitioning the program with it, and compared with the plan."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ SCHEMA = 1
 """Version of the JSON; it grows when a key changes its meaning or goes."""
 
 TRIES = 16
-"""How many other shardings are tried unless somebody says so. Each is one partitioning. Not measured: it is more than an array of
-three dimensions has on a mesh of two axes."""
+"""How many alternatives are tried by default, each by one partitioning. Not measured: an array of three dimensions has fewer on a
+mesh of two axes."""
 
 
 @dataclass(frozen=True)
 class Decider:
-    """Who has decided how some arguments or results are sharded."""
+    """Who decided the sharding of some arguments or results."""
 
     by: str
     "`your sharding`, `your constraint at model.py:42`, `chosen here: …`."
@@ -55,17 +55,17 @@ class Decider:
 
 
 @dataclass(frozen=True)
-class Other:
-    """Another sharding of an argument or result, and what comes of it."""
+class Alternative:
+    """Another sharding of an argument or result, and its cost."""
 
     sharding: tuple[tuple[str, ...], ...] | None
-    "By dimension, the axes that split it; None where it is left to meshbridge."
+    "By dimension, the axes that split it; None if it is left to meshbridge."
     chosen: tuple[tuple[tuple[str, ...], ...], ...]
-    "How meshbridge then shards it, each way once; empty where the program cannot be partitioned so."
+    "The distinct shardings that meshbridge then gives the arrays; empty if the program cannot be partitioned."
     difference: Difference | None
-    "Between the plan and the one with this sharding; None where the program cannot be partitioned so."
+    "Between the plan and the one with this sharding; None if the program cannot be partitioned."
     refused: str = ""
-    "Why it cannot be."
+    "Why the program cannot be partitioned."
 
     @property
     def seconds(self) -> float | None:
@@ -88,7 +88,7 @@ class Explained:
     """An argument or result, or several that are sharded together: a weight of every layer, its moments, the weight returned."""
 
     name: str
-    "The path of the first, numbers in which others differ as `*`, and how many are with it."
+    "The path of the first, with `*` for numbers that differ, and the number of the others."
     arguments: tuple[str, ...]
     "Names, `argument 3` for one without."
     results: tuple[str, ...]
@@ -98,31 +98,31 @@ class Explained:
     "By dimension, the axes that split it, outer first."
     unreduced: tuple[str, ...]
     deciders: tuple[Decider, ...]
-    "Those of most arrays first."
+    "The decider of most arrays first."
     exposed_bytes: float
-    "Wire bytes of the collectives of the arrays themselves, and of what one operation computes of them."
-    others: tuple[Other, ...]
-    "Shardings that were tried, the best first, those that cannot be last."
+    "Wire bytes of the collectives of the arrays, and of what one operation computes from them."
+    others: tuple[Alternative, ...]
+    "Alternatives that were tried, the best first, the impossible ones last."
     untried: int
-    "How many more there are within one axis."
+    "How many more alternatives differ by one axis."
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why arguments and results of a program are sharded as they are."""
+    """Why the arguments and results of a program are sharded as they are."""
 
     report: Report
-    "Of the plan."
+    "The report of the plan."
     explained: tuple[Explained, ...]
     "In the order of their first arrays, arguments before results."
 
     @property
     def tried(self) -> int:
-        """How many other shardings were tried."""
-        return sum(len(each.others) for each in self.explained)
+        """How many alternatives were tried."""
+        return sum(len(explained.others) for explained in self.explained)
 
     def remarks(self) -> tuple[str, ...]:
-        """What to know of the explanation, a sentence each."""
+        """Remarks on the explanation, one sentence each."""
         if not came_partitioned(self.report):
             return ()
         return ("all collectives are the program's own: it is partitioned already, and other shardings are resharded around it",)
@@ -139,16 +139,16 @@ class Explanation:
             **{name: getattr(self.report, name) for name in figures},
             "tried": self.tried,
             "explained": [
-                asdict(replace(each, others=()))
+                asdict(replace(explained, others=()))
                 | {
                     "others": [
-                        {"sharding": other.sharding, "chosen": other.chosen, "refused": other.refused}
-                        | {name: getattr(other, name) for name in figures}
-                        | {"difference": None if other.difference is None else json.loads(other.difference.to_json())}
-                        for other in each.others
+                        {"sharding": alternative.sharding, "chosen": alternative.chosen, "refused": alternative.refused}
+                        | {name: getattr(alternative, name) for name in figures}
+                        | {"difference": None if alternative.difference is None else json.loads(alternative.difference.to_json())}
+                        for alternative in explained.others
                     ]
                 }
-                for each in self.explained
+                for explained in self.explained
             ],
             "remarks": self.remarks(),
         }
@@ -164,12 +164,12 @@ def partition_and_explain(
     alone: bool = False,
     on_stage: OnStage | None = None,
 ) -> Explanation:
-    """Partitions `module`, and explains the shardings of the arguments and results whose paths match one of the patterns, of all
-    without any. At most so many other shardings are tried. What is sharded together is explained and changed together, unless
+    """Partitions `module`, and explains the shardings of the arguments and results whose paths match one of `patterns`; of all
+    if there are none. At most `tries` alternatives are tried. Arrays of one family are explained and changed together, unless
     `alone`.
 
-    Raises MeshError as `partition_and_report` does, for a pattern that nothing matches, for a number of tries that is negative,
-    and for a program that came partitioned.
+    Raises MeshError like `partition_and_report`, for a pattern without a match, for negative `tries`, and for a program that came
+    partitioned.
     """
     if isinstance(tries, bool) or not isinstance(tries, int) or tries < 0:
         raise MeshError(f"error: tries is {tries!r}, expected how many other shardings to try, 0 or more")
@@ -178,15 +178,15 @@ def partition_and_explain(
     report, _, annotated, exposed = partition_and_observe(module, options, on_stage=on_stage)
     main, mesh = main_function(annotated), find_mesh(annotated)
     leaves = leaves_of(report, main)
-    asked = _matching(patterns, leaves)
-    found = [Family((leaf,)) for leaf in leaves] if alone else families(leaves)
-    found = [family for family in found if not asked.isdisjoint(family.leaves)]
-    possible = {family: [] if mesh is None or mesh.size == 1 else changes_of(family, main, mesh) for family in found}
-    chosen = set(most_promising((exposed_bytes(family, exposed), possible[family]) for family in found)[:tries])
+    matched = _matching(patterns, leaves)
+    explained_families = [Family((leaf,)) for leaf in leaves] if alone else families(leaves)
+    explained_families = [family for family in explained_families if not matched.isdisjoint(family.leaves)]
+    possible = {family: [] if mesh is None or mesh.size == 1 else changes_of(family, main, mesh) for family in explained_families}
+    chosen = set(most_promising((exposed_bytes(family, exposed), possible[family]) for family in explained_families)[:tries])
     explained = []
-    for family in found:
+    for family in explained_families:
         changes = [change for change in possible[family] if change in chosen]
-        others = [_tried(change, annotated, report, options) for change in changes]
+        alternatives = [_try(change, annotated, report, options) for change in changes]
         explained.append(
             Explained(
                 name=family.name,
@@ -197,7 +197,7 @@ def partition_and_explain(
                 unreduced=family.leaves[0].unreduced,
                 deciders=_deciders(family, main, mesh),
                 exposed_bytes=exposed_bytes(family, exposed),
-                others=tuple(sorted(others, key=_cost)),
+                others=tuple(sorted(alternatives, key=_cost)),
                 untried=len(possible[family]) - len(changes),
             )
         )
@@ -205,50 +205,50 @@ def partition_and_explain(
 
 
 def _matching(patterns: Iterable[str], leaves: Sequence[FamilyMember]) -> set[FamilyMember]:
-    """The leaves that some pattern means, all without patterns. Raises MeshError for a pattern that means none."""
-    found: set[FamilyMember] = set()
+    """The leaves that match some pattern, or all without patterns. Raises MeshError for a pattern without a match."""
+    matched: set[FamilyMember] = set()
     for pattern in patterns:
         matching = {leaf for leaf in leaves if matches(pattern, leaf.name)}
         if not matching:
             raise MeshError(_unknown(pattern, [leaf.name for leaf in leaves]))
-        found |= matching
-    return found if patterns else set(leaves)
+        matched |= matching
+    return matched if patterns else set(leaves)
 
 
 def _unknown(pattern: str, names: Sequence[str]) -> str:
-    """What to say of a pattern that means nothing: the names that are near to it, else the first."""
+    """The error for a pattern without a match, with the names that are close to it, else the first names."""
     near = get_close_matches(pattern, names, 4, 0.5) or [name for name in names if pattern in keys_of(name)]
-    known = f"there are {_listed(names)}" if names else "there are none"
+    existing = f"there are {_listed(names)}" if names else "there are none"
     hint = (
         f"did you mean {_listed(near)}?" if near else "keys have slashes between them, as in params/**/kernel; * stands for any"
     )
-    return f"error: no argument and no result matches '{pattern}': {known}\n  hint: {hint}"
+    return f"error: no argument and no result matches '{pattern}': {existing}\n  hint: {hint}"
 
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _tried(change: TriedChange, annotated: ir.Module, before: Report, options: Options) -> Other:
-    """What comes of a change."""
+def _try(change: TriedChange, annotated: ir.Module, before: Report, options: Options) -> Alternative:
+    """Partitions the program with a change."""
     copy = copy_module(annotated)
     with copy.context, ir.Location.unknown(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a program that nobody has written
+        warnings.simplefilter("ignore")  # the changed program is not the user's
         try:
             change.apply(copy)
             report, _ = partition_and_report(copy, options)
         except MeshError as error:
-            return Other(change.split, (), None, str(error).splitlines()[0])
+            return Alternative(change.split, (), None, str(error).splitlines()[0])
     of_leaf = {(leaf.side, leaf.index): leaf.sharding for leaf in leaves_of(report, main_function(copy))}
     chosen: dict[Split, None] = dict.fromkeys(of_leaf[leaf.side, leaf.index] for leaf in change.leaves)
-    return Other(change.split, tuple(chosen), difference(before, report))
+    return Alternative(change.split, tuple(chosen), difference(before, report))
 
 
-def _cost(other: Other) -> tuple[float, float, float]:
-    """By what others are ordered: seconds where a step is predicted, bytes, memory."""
-    if other.difference is None:
+def _cost(alternative: Alternative) -> tuple[float, float, float]:
+    """The sort key of alternatives: seconds if a step is predicted, bytes, memory."""
+    if alternative.difference is None:
         return inf, inf, inf
-    report = other.difference.second
+    report = alternative.difference.second
     return report.seconds or 0.0, report.wire_bytes, report.peak_bytes
 
 
@@ -256,38 +256,38 @@ def _deciders(family: Family, main: ir.Operation, mesh: Mesh | None) -> tuple[De
     names: dict[str, list[str]] = defaultdict(list)
     for leaf in family.leaves:
         names[_decider(leaf, main, mesh)].append(leaf.name)
-    counts = Counter({by: len(found) for by, found in names.items()})
+    counts = Counter({by: len(leaf_names) for by, leaf_names in names.items()})
     return tuple(Decider(by, tuple(names[by])) for by, _ in counts.most_common())
 
 
 def _decider(leaf: FamilyMember, main: ir.Operation, mesh: Mesh | None) -> str:
-    """Who has decided how a leaf is sharded: its annotation, the constraint that stands at it, or meshbridge."""
+    """Who decided the sharding of a leaf: its annotation, a constraint directly at it, or meshbridge."""
     if mesh is None:
         return "the program names no mesh"
-    said, stated = (of[leaf.side](main, leaf.index) for of in (CONSTRAINT_OF, ANNOTATION_OF))
-    if stated is not None and not _is_open(stated):
-        split = _split(stated, mesh)
+    constraint, annotation = (of[leaf.side](main, leaf.index) for of in (CONSTRAINT_OF, ANNOTATION_OF))
+    if annotation is not None and not _is_open(annotation):
+        split = _split(annotation, mesh)
         if split == leaf.sharding:
             return "your sharding"
-        more = ", of which dimensions are open" if OPEN_DIMS in stated.attributes else ""
-        return f"chosen here: your sharding is {spec_of(split)}{more}"
-    if said is None:
+        open_dims = ", of which dimensions are open" if OPEN_DIMS in annotation.attributes else ""
+        return f"chosen here: your sharding is {spec_of(split)}{open_dims}"
+    if constraint is None:
         return "chosen here: nothing is said of it"
-    split, line = _split(said, mesh), user_line(said.location).short
+    split, line = _split(constraint, mesh), user_line(constraint.location).short
     if split == leaf.sharding:
         return f"chosen here, as your constraint at {line} has it"
     return f"chosen here: your constraint at {line} is {spec_of(split)}"
 
 
 def _split(shard: ir.Operation, mesh: Mesh) -> Split:
-    """What an annotation says, by the names of axes."""
+    """The sharding of an annotation, by the names of axes."""
     sharding = ShardingOp(shard.operands[1].owner.operation).value
     split = sharding.padded(ir.RankedTensorType(shard.operands[0].type).rank).split_axes
     return tuple(mesh.labels(axes) for axes in split)
 
 
 def _is_open(shard: ir.Operation) -> bool:
-    """Whether an annotation says nothing: every dimension is open, and none is split."""
+    """True if an annotation says nothing: every dimension is open and unsharded."""
     dims = attributes.integers(shard.attributes[OPEN_DIMS]) if OPEN_DIMS in shard.attributes else ()
     is_split = any(ShardingOp(shard.operands[1].owner.operation).value.split_axes)
     return not is_split and len(dims) == ir.RankedTensorType(shard.operands[0].type).rank > 0

@@ -1,5 +1,5 @@
-"""How much of a program's communication is about an argument or a result: what gathers or reduces it, or what is computed of it
-at once. It says what is worth trying first, no more."""
+"""How much of a program's communication is due to an argument or a result: collectives of it, or of values computed directly from
+it. The figure only orders what is tried first."""
 
 from __future__ import annotations
 
@@ -18,72 +18,72 @@ _LOOP = "stablehlo.while"
 _MOVING = frozenset(
     f"stablehlo.{name}" for name in ("reshape", "transpose", "slice", "dynamic_slice", "pad", "convert", "concatenate", "reverse")
 ) | {"stablehlo.broadcast_in_dim", "stablehlo.dynamic_update_slice", "mesh.all_slice"}
-"""Ops that hand their operands' elements on."""
+"""Ops that move elements without computing."""
 
 _VALUES = 200
-"""How many values are looked at for each argument and result. Not measured: a bound on time."""
+"""The most values that are visited for each argument and result: a bound on time, not measured."""
 
 
 @dataclass(frozen=True)
 class Exposure:
-    """By argument and by result of `main`, the wire bytes by collective of what is about it."""
+    """For each argument and result of `main`: its collectives and their wire bytes."""
 
     arguments: tuple[Mapping[ir.Operation, float], ...]
     results: tuple[Mapping[ir.Operation, float], ...]
 
 
 def exposure(module: ir.Module) -> Exposure:
-    """That of a partitioned program. Takes time in the numbers of its arguments and results."""
+    """The exposure of a partitioned program, in time linear in its arguments and results."""
     meshes, main = declared_meshes(module.body), main_function(module)
-    found = communicating(executed(module, weigh=wire_bytes_on(meshes)), meshes)
-    sent = {op: collective.total_bytes for op, _, _, collective in found}
+    collectives = communicating(executed(module, weigh=wire_bytes_on(meshes)), meshes)
+    wire_bytes = {op: collective.total_bytes for op, _, _, collective in collectives}
     block = main.regions[0].blocks[0]
     *_, returned = block.operations
     return Exposure(
-        tuple(_of_argument(value, sent) for value in block.arguments),
-        tuple(_of_result(value, sent) for value in returned.operands),
+        tuple(_of_argument(value, wire_bytes) for value in block.arguments),
+        tuple(_of_result(value, wire_bytes) for value in returned.operands),
     )
 
 
-def _of_argument(argument: ir.Value, sent: Mapping[ir.Operation, float]) -> dict[ir.Operation, float]:
-    """What communicates the argument, or what one operation computes of it."""
-    found: dict[ir.Operation, float] = {}
-    waiting, seen = [(argument, False)], {argument}
-    while waiting and len(seen) < _VALUES:
-        value, is_computed = waiting.pop()
+def _of_argument(argument: ir.Value, wire_bytes: Mapping[ir.Operation, float]) -> dict[ir.Operation, float]:
+    """The collectives of the argument, and of what one operation computes from it."""
+    exposed: dict[ir.Operation, float] = {}
+    worklist, visited = [(argument, False)], {argument}
+    while worklist and len(visited) < _VALUES:
+        value, is_computed = worklist.pop()
         for use in value.uses:
             op = use.owner.operation
-            if op in sent:
-                found[op] = sent[op]
+            if op in wire_bytes:
+                exposed[op] = wire_bytes[op]
                 continue
             is_moved = op.name in _MOVING or op.name == _LOOP
             if is_computed and not is_moved:
                 continue
             inside = [region.blocks[0].arguments[use.operand_number] for region in op.regions] if op.name == _LOOP else op.results
-            further = [each for each in inside if each not in seen]
-            seen.update(further)
-            waiting += [(each, is_computed or not is_moved) for each in further]
-    return found
+            unvisited = [value for value in inside if value not in visited]
+            visited.update(unvisited)
+            worklist += [(value, is_computed or not is_moved) for value in unvisited]
+    return exposed
 
 
-def _of_result(result: ir.Value, sent: Mapping[ir.Operation, float]) -> dict[ir.Operation, float]:
-    """What communicates that of which the result is computed element by element."""
-    found: dict[ir.Operation, float] = {}
-    waiting, seen = [result], {result}
-    while waiting and len(seen) < _VALUES:
-        for value in _sources(waiting.pop(), sent, found):
-            if value not in seen:
-                seen.add(value)
-                waiting.append(value)
-    return found
+def _of_result(result: ir.Value, wire_bytes: Mapping[ir.Operation, float]) -> dict[ir.Operation, float]:
+    """The collectives from which the result is computed elementwise."""
+    exposed: dict[ir.Operation, float] = {}
+    worklist, visited = [result], {result}
+    while worklist and len(visited) < _VALUES:
+        for value in _sources(worklist.pop(), wire_bytes, exposed):
+            if value not in visited:
+                visited.add(value)
+                worklist.append(value)
+    return exposed
 
 
-def _sources(value: ir.Value, sent: Mapping[ir.Operation, float], found: dict[ir.Operation, float]) -> Iterator[ir.Value]:
+def _sources(value: ir.Value, wire_bytes: Mapping[ir.Operation, float], exposed: dict[ir.Operation, float]) -> Iterator[ir.Value]:
     if is_argument(value):
         return
     op = op_of(value)
-    if op in sent:
-        found[op] = sent[op]
+    if op in wire_bytes:
+        exposed[op] = wire_bytes[op]
     elif op.name == _LOOP:
         *_, yielded = op.regions[1].blocks[0].operations
         yield yielded.operands[ir.OpResult(value).result_number]

@@ -1,4 +1,4 @@
-"""What mutations change: a program's metrics before and after them, as the RFC's search for shardings measures them."""
+"""Measures mutations: a program's metrics before and after them, as the RFC's search for shardings defines them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from meshbridge.text import size_text, table, time_text
 
 @dataclass(frozen=True)
 class Metrics:
-    """Of a partitioned program."""
+    """The metrics of a partitioned program."""
 
     wire_bytes: float
-    "What one device puts on the wire in one run."
+    "Of one device and one run."
     by_kind: dict[str, float]
-    "The same by the kind of collective."
+    "Wire bytes by kind of collective."
     executions: int
     "How many collectives one run starts."
     redundant_flops: float | None
-    "Of dot products and convolutions: what all devices together compute beyond the program. None if it came partitioned."
+    "FLOPs of dot products and convolutions that all devices compute beyond the program's. None if it came partitioned."
     redundant_elements: float | None
-    "The same of other arithmetic, in elements."
+    "Redundant elements of other arithmetic."
     peak_bytes: float
     "The most memory that one device needs at one time."
     seconds: float | None
@@ -36,15 +36,17 @@ class Metrics:
 
     @staticmethod
     def of(report: Report) -> Metrics:
-        """Those of a report. What simplification spares is not negative redundancy."""
-        more = report.redundant_work
-        redundant = (None, None) if more is None else (max(more.contractions, 0.0), max(more.elements, 0.0))
-        flops, elements = (None if each is None else each * report.mesh.size for each in redundant)
+        """The metrics of a report. Work that simplification removes does not count as negative redundancy."""
+        redundant_work = report.redundant_work
+        redundant = (
+            (None, None) if redundant_work is None else (max(redundant_work.contractions, 0.0), max(redundant_work.elements, 0.0))
+        )
+        flops, elements = (None if figure is None else figure * report.mesh.size for figure in redundant)
         kinds = report.bytes_by_kind()
         return Metrics(report.wire_bytes, kinds, report.executions, flops, elements, report.peak_bytes, report.seconds)
 
     def rows(self) -> Iterator[tuple[str, float, str]]:
-        """Name, figure, and the figure for people."""
+        """Yields the name of each metric, its figure, and the figure as text."""
         yield "wire bytes per device", self.wire_bytes, size_text(self.wire_bytes)
         for kind, wire in self.by_kind.items():
             yield f"  {kind}", wire, size_text(wire)
@@ -68,14 +70,14 @@ class Measured:
     after: Metrics
 
     def table(self) -> str:
-        """Both side by side."""
-        sides = [{name: (figure, text) for name, figure, text in each.rows()} for each in (self.before, self.after)]
+        """Both side by side, as text."""
+        sides = [{name: (figure, text) for name, figure, text in metrics.rows()} for metrics in (self.before, self.after)]
         names = _in_order(*sides)
         drawn = [(name, *(side[name][1] if name in side else "-" for side in sides), _change(name, *sides)) for name in names]
         return table([("metric", "before", "after", "change"), *drawn], left={0})
 
     def to_json(self) -> str:
-        """Both for programs, exact."""
+        """Both as JSON, with exact figures."""
         return json.dumps({"before": vars(self.before), "after": vars(self.after)}, indent=2)
 
 
@@ -83,21 +85,21 @@ _Rows = dict[str, tuple[float, str]]
 
 
 def _in_order(before: _Rows, after: _Rows) -> list[str]:
-    """The rows of both, kinds of collectives that come new behind the others."""
+    """The names of the rows of both; new kinds of collectives come after the others."""
     names = list(before)
     at = names.index("collectives executed")
     return names[:at] + [name for name in after if name not in before] + names[at:]
 
 
 def _change(name: str, before: _Rows, after: _Rows) -> str:
-    old, new = (side.get(name, (0.0, ""))[0] for side in (before, after))
-    if old == new:
+    earlier, later = (side.get(name, (0.0, ""))[0] for side in (before, after))
+    if earlier == later:
         return "="
-    return f"{new / old - 1:+.1%}" if old else "new"
+    return f"{later / earlier - 1:+.1%}" if earlier else "new"
 
 
 def to_legal(module: ir.Module) -> None:
-    """Takes a program to the stage `legal` in place: the one whose operations mutations name.
+    """Takes a program to the stage `legal` in place; mutations name operations of that stage.
 
     Raises MeshError, also for a program that is partitioned already."""
     if is_partitioned(module):
@@ -106,7 +108,7 @@ def to_legal(module: ir.Module) -> None:
 
 
 def mutate_and_measure(module: ir.Module, mutations: Sequence[Mutation] | Iterable[Mutation], options: Options) -> Measured:
-    """Makes `module` legal, and mutates it, in place; it is partitioned with the same options before and after, in copies.
+    """Legalizes and mutates `module` in place, and partitions copies from before and after with the same options.
 
     Raises MeshError as `partition_and_report` does, and as `mutate`.
     """

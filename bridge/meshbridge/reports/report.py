@@ -1,5 +1,4 @@
-"""The report: what a program communicates once it is partitioned, and why; what it computes twice; how much memory
-and time it needs."""
+"""The report of a partitioned program: its communication and the reasons for it, redundant work, memory and time."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class NotPartitioned:
-    """An operation that runs replicated on gathered operands, because nothing says how to partition it."""
+    """An operation that runs replicated on gathered operands, because it has no sharding rule."""
 
     operation: str
     "Its name; a custom call's with its target: `stablehlo.custom_call @Qr`."
@@ -43,25 +42,25 @@ class NotPartitioned:
 
 
 @dataclass(frozen=True)
-class Held:
-    """An argument or result: how devices hold it. The one of number p in the mesh has the shard of its coordinates; where shares
-    are uneven, the last shards end in padding."""
+class ShardedArray:
+    """A sharded argument or result. Device number p of the mesh has the shard of its coordinates; if shards are uneven, the last
+    ones end in padding."""
 
     shape: tuple[int, ...]
     shard_shape: tuple[int, ...]
     element_type: str
-    "As MLIR writes it: `f32`."
+    "In MLIR's spelling: `f32`."
     sharding: tuple[tuple[str, ...], ...]
     "By dimension, the mesh axes along which it is split, outer first."
     unreduced: tuple[str, ...]
     "The axes along which devices hold terms of a sum."
     name: str = ""
-    "Its path in the tree that the function takes or returns: `params['head']`, `result[0]`; empty where it has no name."
+    "Its path in the tree that the function takes or returns: `params['head']`, `result[0]`; empty if it has no name."
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A `case` or `if` of which the report counts the branch that sends most, the first of number 0."""
+class CountedBranch:
+    """A `case` or `if` of which the report counts the branch that sends most, numbered from 0."""
 
     operation: str
     branch: int
@@ -71,7 +70,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A change of the program, and what it makes of it. Figures are those of the report of the changed program."""
+    """A change of the program, with the figures of the changed program."""
 
     change: str
     "What to do: `shard params['head'] as P(None, \"model\") instead of P(None, None)`."
@@ -79,9 +78,9 @@ class Suggestion:
     "The names of the arguments that it is about, `argument 3` for one without."
     results: tuple[str, ...]
     sharding: tuple[tuple[str, ...], ...] | None
-    "How each of them is to be sharded, as `Held.sharding`; None where that is left to meshbridge, and for a constraint."
+    "Their new sharding, as `ShardedArray.sharding`; None if it is left to meshbridge, and for a constraint."
     constraint: SourceLocation | None
-    "The line of the user's source with the constraint to take out."
+    "The line of the user's source with the constraint to remove."
     wire_bytes: float
     seconds: float | None
     "Of the predicted step, on a machine with a topology."
@@ -90,70 +89,70 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class Report(Communication):
-    """A partitioned program. Bytes and operations are those of one device and one run, which takes the most expensive branches:
-    those that send most where bytes are counted, those that compute most where work is."""
+    """The report of a partitioned program. Bytes and operations are those of one device and one run, which takes the most
+    expensive branches: those that send most for bytes, those that compute most for work."""
 
     mesh: Mesh
-    arguments: tuple[Held, ...]
-    results: tuple[Held, ...]
+    arguments: tuple[ShardedArray, ...]
+    results: tuple[ShardedArray, ...]
     work: OpWork
-    "What one device computes."
+    "The work of one device."
     needed_work: OpWork | None
-    "What the program computes before it is partitioned, divided by the devices; None if it came partitioned."
+    "The work of the program before it is partitioned, divided by the devices; None if it came partitioned."
     memory: Memory
     not_partitioned: tuple[NotPartitioned, ...]
     unknown_loops: tuple[SourceLocation, ...]
     "Loops without a known trip count: their bodies are counted once."
-    unknown_branches: tuple[Choice, ...] = ()
-    "Where nothing says which of several branches is taken, and they do not send the same number of bytes."
+    unknown_branches: tuple[CountedBranch, ...] = ()
+    "Branches of which any may be taken, and which do not send the same number of bytes."
     step: PredictedStep | None = None
-    "The predicted step, on a machine whose topology was given."
+    "The predicted step, on a machine with a topology."
     model_products: Mapping[str, float] | None = None
-    """FLOPs of all products of the program before it was partitioned, by the element type of the operands, but for those that it
-    computes again to save memory; None if it came partitioned."""
+    """FLOPs of all products of the program before it was partitioned, by the element type of the operands, without
+    rematerialised ones; None if it came partitioned."""
     machine: str = DEFAULTS.machine
-    "What the plan is made for, unless the program came partitioned."
+    "The machine that the plan is made for, unless the program came partitioned."
     compiler_options: OptionSet = "default"
-    "The set of XLA's options that the plan is made for, and the step predicted under."
+    "The set of XLA's options of the plan and the predicted step."
     why_machine: str = ""
-    "Why it is made for that; empty where somebody said so, and for the default."
+    "Why the plan is for this machine; empty if the user chose it, and for the default."
     unpredicted: str = ""
     "Why there is no predicted step on a machine with a topology."
     tokens: float | None = None
-    "What one step processes, on all devices, as whoever asked has said."
+    "The tokens that one step processes on all devices, as given by the caller."
     suggestions: tuple[Suggestion, ...] = ()
-    "What to change in the program, the best first, where that was asked for."
+    "Changes of the program, the best first, if they were requested."
     tried: int = 0
-    "How many changes were tried for that."
+    "How many changes were tried for the suggestions."
 
     @property
     def modules(self) -> ModuleTraffic:
-        """What each module of the model communicates: the tree of modules, the whole program on top."""
+        """The traffic of each module of the model: the tree of modules, with the whole program as its root."""
         return by_module(self.collectives)
 
     @property
     def redundant_work(self) -> OpWork | None:
-        """What one device computes beyond its share: the same as another one, or padding of uneven shards."""
+        """The work of one device beyond its share: replicated work, and padding of uneven shards."""
         return None if self.needed_work is None else self.work - self.needed_work
 
     @property
     def seconds(self) -> float | None:
-        """Of the predicted step; None without one."""
+        """The predicted step; None without one."""
         return None if self.step is None else self.step.seconds
 
     @property
     def exposed_seconds(self) -> float | None:
-        """In which a device waits for communication; None without a predicted step."""
+        """The seconds in which a device waits for communication; None without a predicted step."""
         return None if self.step is None else self.step.exposed_seconds
 
     @property
     def compute_seconds(self) -> float | None:
-        """In which a device computes; None without a predicted step."""
+        """The seconds in which a device computes; None without a predicted step."""
         return None if self.step is None else self.step.compute_seconds
 
     @property
     def communication_seconds(self) -> float | None:
-        """That collectives take, one after the other, exposed or not; None without a predicted step."""
+        """The seconds of all collectives, exposed or not; None without a predicted step."""
         return None if self.step is None else self.step.communication_seconds
 
     @property
@@ -164,7 +163,7 @@ class Report(Communication):
     @property
     def mfu(self) -> float | None:
         """Model FLOPs utilisation: the share of the predicted step that `model_products` would take at the devices' peak; None
-        where either is unknown."""
+        if either is unknown."""
         if self.step is None or self.model_products is None or not self.step.seconds:
             return None
         machine = self.step.target.machine
@@ -173,11 +172,11 @@ class Report(Communication):
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of all devices in the predicted step; None where that or `tokens` is unknown."""
+        """Tokens per second of all devices in the predicted step; None if that or `tokens` is unknown."""
         return None if self.tokens is None or not self.seconds else self.tokens / self.seconds
 
     def perfetto(self) -> str:
-        """The predicted step as a Chrome trace in JSON, which Perfetto shows: docs/report.md says of what.
+        """The predicted step as a Chrome trace in JSON for Perfetto (docs/report.md).
 
         Raises MeshError without a predicted step.
         """
@@ -187,23 +186,24 @@ class Report(Communication):
         return trace.chrome_trace(self.step)
 
     def table(self, by: By = "collective") -> str:
-        """The report for people: equal collectives of one source line together, most bytes first, each with its reason, and what
-        the modules send that send most; or all modules, or the lines of the user's source. Then totals, work and memory, then
-        what deserves a look. Raises MeshError for rows of another kind."""
+        """The report as text. By collective: equal collectives of one source line together, most bytes first, each with its
+        reason, and the modules of most traffic. Or by module, or by source line. Totals, work, memory and remarks follow.
+
+        Raises MeshError for another value of `by`."""
         return report_table(self, by)
 
     def remarks(self) -> tuple[str, ...]:
-        """What deserves a look, a sentence each: what does not fit, is not partitioned, or could not be counted."""
+        """What deserves attention, one sentence each: what does not fit, is not partitioned, or could not be counted."""
         return tuple(remarks_on(self))
 
     def to_html(self, name: str = "program") -> str:
-        """The report as a page: one file that needs no network (docs/report.md). `name` is what it calls the program."""
-        from meshbridge.pages.report_page import report_page  # templates, which only pages need
+        """The report as an HTML page: one file that needs no network (docs/report.md). `name` is the title of the program."""
+        from meshbridge.pages.report_page import report_page  # loads templates
 
         return report_page(json.loads(self.to_json()), name=name, remarks=self.remarks(), step=self.step)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the headlines, and the source lines that send most."""
+        """The report in a notebook: the headlines, and the source lines that send most."""
         from meshbridge.pages.report_page import notebook_page
 
         return notebook_page(json.loads(self.to_json()), remarks=self.remarks())
@@ -216,43 +216,42 @@ class Report(Communication):
 def partition_and_report(
     module: ir.Module, options: Options = DEFAULTS, *, tokens: float | None = None, on_stage: OnStage | None = None
 ) -> tuple[Report, list[Timing]]:
-    """`partition_module`, and the report of what it did; the module is what it would be without. A step processes so many
-    `tokens`.
+    """Partitions `module` like `partition_module`, and reports on it. A step processes `tokens` tokens.
 
-    Raises MeshError with a located diagnostic, also for a form that says nothing of communication yet, and for tokens of which
-    nothing follows.
+    Raises MeshError with a located diagnostic, also for the form `annotated`, which does not communicate yet, and for `tokens`
+    without a predicted step.
     """
     if options.emit == "annotated":
         raise MeshError("error: a program in the form 'annotated' is not partitioned yet, there is nothing to report")
     needed: OpWork | None = None
-    asked: dict[str, float] | None = None
+    model_products: dict[str, float] | None = None
     phases: Phases | None = None
     names: Names | None = None
     target = options.target
     if tokens is not None:
         _check_tokens(tokens, target)
-    found: list[Report] = []
+    reports: list[Report] = []
 
     def observe(stage: str, module: ir.Module) -> None:
-        nonlocal needed, asked, phases, names
+        nonlocal needed, model_products, phases, names
         if stage == "source":
             names = names_of(module)
         if stage == "legal":  # annotations would stand between a loop and its trip count
             phases = Phases.read(module)
             ops = list(executed(module, find_mesh(module), weigh=amount))
-            needed, asked = work(ops), products(ops, once=True)
+            needed, model_products = work(ops), products(ops, once=True)
         if stage == "optimised":
             report = report_of(module, needed, target, phases=phases, names=names)
             report = replace(report, machine=options.machine, compiler_options=options.compiler_options)
-            found.append(replace(report, model_products=asked, tokens=tokens))
-            _forget_reasons(module)
+            reports.append(replace(report, model_products=model_products, tokens=tokens))
+            _strip_reasons(module)
         if on_stage is not None:
             on_stage(stage, module)
 
     timings = partition_module(module, replace(options, explain=True), on_stage=observe)
-    if tokens is not None and found[0].unpredicted:
-        raise MeshError(found[0].unpredicted)
-    return found[0], timings
+    if tokens is not None and reports[0].unpredicted:
+        raise MeshError(reports[0].unpredicted)
+    return reports[0], timings
 
 
 def _check_tokens(tokens: float, target: Target | None) -> None:
@@ -270,11 +269,11 @@ def report_of(
     phases: Phases | None = None,
     names: Names | None = None,
 ) -> Report:
-    """The report of a local program (stages 3 to 5), which before it was partitioned took `needed` work in all, and had these
-    `phases` and `names`, if it has not its own. Its step is predicted on the devices of a `target`.
+    """The report of a local program (stages 3 to 5). `needed` is the work of the program before it was partitioned; `phases` and
+    `names` are used if the program has none itself. The step is predicted on a `target`.
 
-    Raises MeshError where that of a program that came partitioned cannot be."""
-    step, unpredicted = _predicted(module, target, is_asked=needed is None)
+    Raises MeshError if the step of a program that came partitioned cannot be predicted."""
+    step, unpredicted = _predict(module, target, is_asked=needed is None)
     ops = list(executed(module))
     meshes = declared_meshes(module.body)
     mesh, main = mesh_or_single(module), main_function(module)
@@ -283,21 +282,21 @@ def report_of(
     return Report(
         collectives=tuple(_collectives(module, sending, meshes, phases or Phases.read(module), step)),
         mesh=mesh,
-        arguments=tuple(held(main, "arguments", mesh, names.arguments)),
-        results=tuple(held(main, "results", mesh, names.results)),
+        arguments=tuple(sharded_arrays(main, "arguments", mesh, names.arguments)),
+        results=tuple(sharded_arrays(main, "results", mesh, names.results)),
         work=work(executed(module, weigh=amount)),
         needed_work=None if needed is None else needed / mesh.size,
         memory=memory(main),
         not_partitioned=tuple(NotPartitioned(title(op), location_of(op)) for op, _ in ops if GATHERED in op.attributes),
         unknown_loops=tuple(location_of(op) for op, _ in ops if is_unknown_loop(op)),
-        unknown_branches=tuple(_choices(sending, weigh)),
+        unknown_branches=tuple(_counted_branches(sending, weigh)),
         step=step,
         unpredicted=unpredicted,
     )
 
 
-def _predicted(module: ir.Module, target: Target | None, *, is_asked: bool) -> tuple[PredictedStep | None, str]:
-    """The step on a `target`, or why there is none. Raises MeshError instead if somebody asked for nothing else."""
+def _predict(module: ir.Module, target: Target | None, *, is_asked: bool) -> tuple[PredictedStep | None, str]:
+    """The step on a `target`, or the reason that there is none. Raises MeshError with the reason if `is_asked`."""
     try:
         return None if target is None else predict(module, target), ""
     except MeshError as error:
@@ -307,10 +306,10 @@ def _predicted(module: ir.Module, target: Target | None, *, is_asked: bool) -> t
 
 
 _STEP = ("seconds", "exposed_seconds", "compute_seconds", "communication_seconds", "mfu", "tokens_per_second", "peak_bytes")
-"""What the JSON has of the predicted step."""
+"""The keys of the predicted step in the JSON."""
 
 _TOTALS = ("total_bytes", "total_seconds")
-"""What the JSON has of all executions of a collective."""
+"""The keys of a collective's totals in the JSON."""
 
 _SIDES = {"arguments": "arg_attrs", "results": "res_attrs"}
 
@@ -324,26 +323,26 @@ def _collectives(
         yield replace(collective, origins=origins_of(op, phases), seconds=seconds)
 
 
-def held(main: ir.Operation, side: str, mesh: Mesh, names: Sequence[str]) -> Iterator[Held]:
-    """How devices hold the `arguments` or `results` of a partitioned function; tokens are left out."""
+def sharded_arrays(main: ir.Operation, side: str, mesh: Mesh, names: Sequence[str]) -> Iterator[ShardedArray]:
+    """The sharded `arguments` or `results` of a partitioned function, without tokens."""
     kind = function_type(main)
     types = kind.inputs if side == "arguments" else kind.results
     for type_, entry, name in zip(types, entries(main, _SIDES[side]), names, strict=True):
         if isinstance(type_, ir.RankedTensorType):  # not a token
-            found = read_boundary(entry, type_)
-            *split, unreduced = (tuple(mesh.labels(axes)) for axes in (*found.split, found.partial))
-            yield Held(found.shape, tuple(type_.shape), str(type_.element_type), tuple(split), unreduced, name)
+            boundary = read_boundary(entry, type_)
+            *split, unreduced = (tuple(mesh.labels(axes)) for axes in (*boundary.split, boundary.partial))
+            yield ShardedArray(boundary.shape, tuple(type_.shape), str(type_.element_type), tuple(split), unreduced, name)
 
 
-def _choices(ops: Iterable[Execution], weigh: Weigh) -> Iterator[Choice]:
+def _counted_branches(ops: Iterable[Execution], weigh: Weigh) -> Iterator[CountedBranch]:
     for op, _ in ops:
         weights = branch_weights(op, weigh)
         if len(set(weights)) > 1:
-            yield Choice(op.name, weights.index(max(weights)), len(weights), location_of(op))
+            yield CountedBranch(op.name, weights.index(max(weights)), len(weights), location_of(op))
 
 
-def _forget_reasons(module: ir.Module) -> None:
-    """Locations go on into the lowered program, where reasons have no business."""
+def _strip_reasons(module: ir.Module) -> None:
+    """Removes the reasons from locations, which the lowered program keeps."""
     for op in walk_all(module):
         op.location = without_reason(op.location)
 
@@ -371,7 +370,7 @@ def _json(report: Report) -> str:
             "redundant": None if report.redundant_work is None else asdict(report.redundant_work),
         },
         "memory": asdict(report.memory) | {"peak": report.memory.peak},
-        "suggestions": [asdict(each) for each in report.suggestions],
+        "suggestions": [asdict(suggestion) for suggestion in report.suggestions],
         "tried": report.tried,
         "unpredicted": report.unpredicted,
         "planned_for": None if report.needed_work is None else {"machine": report.machine, "why": report.why_machine},

@@ -1,5 +1,5 @@
-"""What to change in a program so that it communicates less: other shardings of its arguments and results, and constraints to take
-out. Each is tried by partitioning the changed program, and what is said of it is what that gave.
+"""Suggests changes of a program that save communication: other shardings of arguments and results, and constraints to remove.
+Each suggestion is measured by partitioning the changed program.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from meshbridge.reports.changes import (
 )
 from meshbridge.reports.exposure import Exposure
 from meshbridge.reports.families import Split, families
-from meshbridge.reports.report import Report, Suggestion, held
+from meshbridge.reports.report import Report, Suggestion, sharded_arrays
 
 TRIES = 4
-"""How many changes are tried for each suggestion that is asked for, and beside these. Each is one partitioning."""
+"""How many changes are tried for each requested suggestion and once more. Each try is one partitioning."""
 
 LEAST = 0.01
 """The share of wire bytes, or of the predicted step, that a change has to save to be suggested."""
 
 
 class _PlanFigures(NamedTuple):
-    """Of a plan."""
+    """The figures of a plan."""
 
     seconds: float | None
     wire_bytes: float
     peak_bytes: float
     chosen: tuple[Split, ...] = ()
-    "How the leaves of the change are sharded in it, each way once."
+    "The distinct shardings of the leaves of the change."
 
     def saves(self, before: _PlanFigures) -> float:
-        """The share of the step that is saved, or of the wire bytes where no step is predicted."""
+        """The saved share of the predicted step, or of the wire bytes without one."""
         if self.seconds is not None and before.seconds:
             return 1 - self.seconds / before.seconds
         return 1 - self.wire_bytes / before.wire_bytes if before.wire_bytes else 0.0
@@ -61,10 +61,10 @@ class _PlanFigures(NamedTuple):
 def partition_and_suggest(
     module: ir.Module, options: Options, count: int, *, tokens: float | None = None, on_stage: OnStage | None = None
 ) -> tuple[Report, list[Timing]]:
-    """`partition_and_report`, with at most `count` suggestions, for which `TRIES * (count + 1)` changes are tried at most. A
-    change that cannot be partitioned, or whose plan exceeds the limit of memory, is not suggested.
+    """`partition_and_report`, with at most `count` suggestions out of at most `TRIES * (count + 1)` tried changes. Changes that
+    cannot be partitioned, or whose plan exceeds the memory limit, are not suggested.
 
-    Raises MeshError as that does, for a count that is not positive, and for a program that came partitioned.
+    Raises MeshError like `partition_and_report`, if `count` is not positive, and for a program that came partitioned.
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise MeshError(f"error: suggest is {count!r}, expected how many suggestions to make, 1 or more")
@@ -73,28 +73,28 @@ def partition_and_suggest(
     report, timings, annotated, exposed = partition_and_observe(module, options, tokens=tokens, on_stage=on_stage)
     changes = _changes(annotated, report, exposed)[: TRIES * (count + 1)]
     before = _PlanFigures(report.seconds, report.wire_bytes, report.peak_bytes)
-    found = [(change, figures) for change in changes if (figures := _try(change, annotated, options)) is not None]
-    better = [each for each in found if each[1].saves(before) >= LEAST]
-    said = {(change.leaves, change.split) for change, _ in better if change.split is not None}
-    better = [
-        (change, figures) for change, figures in better if not (change.is_open and (change.leaves, *figures.chosen) in said)
+    feasible = [(change, figures) for change in changes if (figures := _try(change, annotated, options)) is not None]
+    saving = [plan for plan in feasible if plan[1].saves(before) >= LEAST]
+    proposed = {(change.leaves, change.split) for change, _ in saving if change.split is not None}
+    saving = [
+        (change, figures) for change, figures in saving if not (change.is_open and (change.leaves, *figures.chosen) in proposed)
     ]
-    better = [each for each in better if not _is_none(*each)]
-    best = sorted(better, key=lambda each: (-each[1].saves(before), each[1].peak_bytes))[:count]
-    suggestions = tuple(_suggestion(*each) for each in best)
+    saving = [plan for plan in saving if not _keeps_sharding(*plan)]
+    chosen = sorted(saving, key=lambda plan: (-plan[1].saves(before), plan[1].peak_bytes))[:count]
+    suggestions = tuple(_suggestion(*plan) for plan in chosen)
     return replace(report, suggestions=suggestions, tried=len(changes)), timings
 
 
-def _is_none(change: TriedChange, figures: _PlanFigures) -> bool:
-    """Whether a sharding that is left open is chosen as it is written."""
+def _keeps_sharding(change: TriedChange, figures: _PlanFigures) -> bool:
+    """True if the plan chooses the present sharding for leaves that the change leaves open."""
     return change.is_open and set(figures.chosen) == {leaf.sharding for leaf in change.leaves}
 
 
 def _try(change: TriedChange, annotated: ir.Module, options: Options) -> _PlanFigures | None:
-    """The figures of the program with that change; None where it cannot be partitioned so."""
+    """The figures of the changed program; None if it cannot be partitioned."""
     copy, target = copy_module(annotated), options.target
     with copy.context, ir.Location.unknown(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a program that nobody has written
+        warnings.simplefilter("ignore")  # the changed program is not the user's
         try:
             change.apply(copy)
             partition_module(copy, replace(options, emit="mesh", stablehlo_version=None, ops=()))
@@ -106,14 +106,14 @@ def _try(change: TriedChange, annotated: ir.Module, options: Options) -> _PlanFi
 
 
 def _chosen(change: TriedChange, main: ir.Operation, mesh: Mesh) -> tuple[Split, ...]:
-    """How the leaves of a change are sharded in a partitioned program, each way once."""
+    """The distinct shardings of the leaves of a change in a partitioned program."""
     names = names_in(main)
-    found = {
-        (side, index): each.sharding
+    shardings = {
+        (side, index): array.sharding
         for side in SIDES
-        for index, each in zip(tensors(main, side), held(main, side, mesh, getattr(names, side)), strict=True)
+        for index, array in zip(tensors(main, side), sharded_arrays(main, side, mesh, getattr(names, side)), strict=True)
     }
-    return tuple(dict.fromkeys(found[leaf.side, leaf.index] for leaf in change.leaves))
+    return tuple(dict.fromkeys(shardings[leaf.side, leaf.index] for leaf in change.leaves))
 
 
 def _suggestion(change: TriedChange, figures: _PlanFigures) -> Suggestion:
@@ -130,17 +130,18 @@ def _suggestion(change: TriedChange, figures: _PlanFigures) -> Suggestion:
 
 
 def _changes(annotated: ir.Module, report: Report, exposed: Exposure) -> list[TriedChange]:
-    """What could be tried, the most promising first."""
+    """The changes to try, the most promising first."""
     mesh = find_mesh(annotated)
     if mesh is None or mesh.size == 1:
         return []
     main = main_function(annotated)
-    found = families([leaf for leaf in leaves_of(report, main) if leaf.shape and not leaf.unreduced])
+    tried_families = families([leaf for leaf in leaves_of(report, main) if leaf.shape and not leaf.unreduced])
     about: list[tuple[float, list[TriedChange]]] = [
-        (exposed_bytes(family, exposed), changes_of(family, main, mesh)) for family in found
+        (exposed_bytes(family, exposed), changes_of(family, main, mesh)) for family in tried_families
     ]
     about += [
-        (_asked(line, report), [TriedChange(f"take out the constraint at {line}", constraint=line)]) for line in _lines(annotated)
+        (_constraint_bytes(line, report), [TriedChange(f"take out the constraint at {line}", constraint=line)])
+        for line in _lines(annotated)
     ]
     return most_promising(about)
 
@@ -149,6 +150,6 @@ def _lines(annotated: ir.Module) -> list[SourceLocation]:
     return list(dict.fromkeys(line for op in reannotate.constraints(annotated) if (line := user_line(op.location)).file))
 
 
-def _asked(line: SourceLocation, report: Report) -> float:
+def _constraint_bytes(line: SourceLocation, report: Report) -> float:
     text = f"your constraint at {line.short}"
     return sum(collective.total_bytes for collective in report.collectives if collective.asked == text)

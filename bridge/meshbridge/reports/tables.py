@@ -1,5 +1,4 @@
-"""A report as tables for people: its collectives, or what modules of the model or lines of source communicate; then totals, and
-what deserves a look."""
+"""Prints a report as a table of collectives, modules of the model, or source lines, followed by totals and remarks."""
 
 from __future__ import annotations
 
@@ -18,14 +17,14 @@ if TYPE_CHECKING:
     from meshbridge.reports.report import Report
 
 By = Literal["collective", "module", "line"]
-"""What a table has rows for."""
+"""The rows of a table."""
 
 LEAST = 0.01
-"""The share in the wire bytes below which a module is left out of the table beside collectives."""
+"""The table of collectives omits modules below this share of the wire bytes."""
 
 
 def report_table(report: Report, by: By = "collective") -> str:
-    """See `Report.table`. Raises MeshError for rows of another kind."""
+    """See `Report.table`. Raises MeshError for another value of `by`."""
     if by not in get_args(By):
         raise MeshError(f"error: by is {by!r}, expected one of {', '.join(get_args(By))}")
     rows = {"collective": _by_collective, "module": _by_module, "line": _by_line}[by](report)
@@ -33,7 +32,7 @@ def report_table(report: Report, by: By = "collective") -> str:
 
 
 class _TableRow(NamedTuple):
-    """What collectives share that stand in one row."""
+    """The attributes that the collectives of a row share."""
 
     kind: str
     axes: tuple[str, ...]
@@ -42,24 +41,24 @@ class _TableRow(NamedTuple):
     seconds: float | None
     where: str
     why: str
-    asked: str
+    requested_by: str
 
 
 def _by_collective(report: Report) -> Iterator[str]:
-    """Equal collectives of one line together, most bytes first, each with its reason; then the modules that communicate most."""
+    """One row for equal collectives of one source line, most bytes first, with the reason; then the modules of most traffic."""
     executions: Counter[_TableRow] = Counter()
-    for each in report.collectives:
-        head = (each.kind, each.axes, each.group_size, each.wire_bytes, each.seconds)
-        executions[_TableRow(*head, _where(each), each.why, each.asked)] += each.executions
+    for collective in report.collectives:
+        head = (collective.kind, collective.axes, collective.group_size, collective.wire_bytes, collective.seconds)
+        executions[_TableRow(*head, _where(collective), collective.why, collective.asked)] += collective.executions
     ordered = sorted(executions.items(), key=lambda item: -item[0].wire_bytes * item[1])
     header = ("collective", "axes", "devices", "each", "executed", "wire bytes", "share", *_time_header(report), "where")
     rows = [_collective_row(report, row, count) for row, count in ordered]
-    first, *drawn = table([header, *rows], left={0, 1, len(header) - 1}).splitlines()
-    yield first
+    header_line, *drawn = table([header, *rows], left={0, 1, len(header) - 1}).splitlines()
+    yield header_line
     for text, (row, _) in zip(drawn, ordered, strict=True):
         yield text
         if row.why:
-            yield f"    {row.why}" + (f" ({row.asked})" if row.asked else "")
+            yield f"    {row.why}" + (f" ({row.requested_by})" if row.requested_by else "")
     if report.modules.modules:
         yield from ("", *_by_module(report, LEAST), "")
 
@@ -72,32 +71,32 @@ def _collective_row(report: Report, row: _TableRow, count: int) -> tuple[str, ..
 
 
 def _where(collective: Collective) -> str:
-    """The user's line; of what travels together, that of the last."""
+    """The user's line; for combined collectives, the first of them and the number of the others."""
     if not collective.origins:
         return str(collective.location)
-    first, *others = dict.fromkeys(origin.location for origin in collective.origins)
-    return f"{first}{f' and {len(others)} more' if others else ''}"
+    location, *hidden_locations = dict.fromkeys(origin.location for origin in collective.origins)
+    return f"{location}{f' and {len(hidden_locations)} more' if hidden_locations else ''}"
 
 
 def _by_module(report: Report, least: float = 0.0) -> Iterator[str]:
-    """The tree of modules; those of a smaller share than `least` are counted below it."""
+    """The tree of modules. Modules below the share `least` are only counted."""
     whole = report.modules
     phases = [phase for phase in get_args(Phase) if whole.by_phase.get(phase)]
-    shown = [("the program", whole), *_within(whole)]
-    kept = [(name, module) for name, module in shown if module is whole or module.share >= least]
+    shown = [("the program", whole), *_nested_modules(whole)]
+    listed = [(name, module) for name, module in shown if module is whole or module.share >= least]
     header = ("module", "wire bytes", "share", *phases, "collectives", *_time_header(report))
-    yield from table([header, *(_module_row(report, *each, phases) for each in kept)], left={0}).splitlines()
-    if left_out := len(shown) - len(kept):
+    yield from table([header, *(_module_row(report, *entry, phases) for entry in listed)], left={0}).splitlines()
+    if left_out := len(shown) - len(listed):
         yield f"{left_out} more module{'' if left_out == 1 else 's'} of less than {least:.0%} each"
 
 
-def _within(module: ModuleTraffic, depth: int = 1) -> Iterator[tuple[str, ModuleTraffic]]:
-    """The modules within one, indented; one in which only another one communicates shares the row of that."""
+def _nested_modules(module: ModuleTraffic, depth: int = 1) -> Iterator[tuple[str, ModuleTraffic]]:
+    """The modules within one, indented. A module whose only traffic comes from one child is merged with that child."""
     for inner in module.modules:
         while len(inner.modules) == 1 and not inner.own_bytes:
             (inner,) = inner.modules
         yield "  " * depth + "/".join(inner.path[len(module.path) :]), inner
-        yield from _within(inner, depth + 1)
+        yield from _nested_modules(inner, depth + 1)
 
 
 def _module_row(report: Report, name: str, module: ModuleTraffic, phases: Iterable[str]) -> tuple[str, ...]:
@@ -112,7 +111,7 @@ def _by_line(report: Report) -> Iterator[str]:
     for collective in report.collectives:
         for origin in collective.origins:
             parts[origin.location].append((collective, origin))
-    rows = sorted((_line_of(each) for each in parts.items()), key=lambda line: -line.wire_bytes)
+    rows = sorted((_line_of(entry) for entry in parts.items()), key=lambda line: -line.wire_bytes)
     header = ("where", "wire bytes", "share", "collectives", *_time_header(report), "phases", "modules")
     drawn = [
         (
@@ -135,15 +134,15 @@ class _TableLine(NamedTuple):
 
 def _line_of(entry: tuple[SourceLocation, list[tuple[Collective, Origin]]]) -> _TableLine:
     where, parts = entry
-    known = [collective.total_seconds for collective, _ in parts]
-    first, *others = dict.fromkeys("/".join(origin.modules) or "-" for _, origin in parts)
+    times = [collective.total_seconds for collective, _ in parts]
+    modules, *hidden_modules = dict.fromkeys("/".join(origin.modules) or "-" for _, origin in parts)
     return _TableLine(
         where,
         sum(collective.total_bytes * origin.share for collective, origin in parts),
         sum({id(collective): collective.executions for collective, _ in parts}.values()),
-        None if None in known else sum((each or 0.0) * part[1].share for each, part in zip(known, parts, strict=True)),
+        None if None in times else sum((seconds or 0.0) * part[1].share for seconds, part in zip(times, parts, strict=True)),
         tuple(dict.fromkeys(origin.phase for _, origin in parts)),
-        f"{first}{f' and {len(others)} more' if others else ''}",
+        f"{modules}{f' and {len(hidden_modules)} more' if hidden_modules else ''}",
     )
 
 
@@ -170,8 +169,8 @@ def _totals(report: Report) -> Iterable[str]:
         device = getattr(report.work, kind)
         line = f"{device:,.0f} {unit} per device"
         if redundant is not None and device:
-            more = max(getattr(redundant, kind), 0.0)  # simplification may leave less to compute than there was
-            line += f", {more:,.0f} of them redundant ({more / device:.1%})"
+            redundant_amount = max(getattr(redundant, kind), 0.0)  # simplification may remove work
+            line += f", {redundant_amount:,.0f} of them redundant ({redundant_amount / device:.1%})"
         yield line
     memory = report.memory
     parts = (f"{part} {size_text(getattr(memory, part))}" for part in ("arguments", "results", "temporaries"))
@@ -188,7 +187,7 @@ def _totals(report: Report) -> Iterable[str]:
 
 
 def remarks_on(report: Report) -> Iterable[str]:
-    """What deserves a look, a sentence each."""
+    """What deserves attention, one sentence each."""
     if report.unpredicted:
         yield f"no step is predicted, and the plan is made for the device alone: {report.unpredicted}"
     if report.why_machine and report.needed_work is not None:
@@ -211,12 +210,12 @@ def _suggestions(report: Report) -> Iterable[str]:
     yield f"what to change, of {report.tried} change{plural} tried, each by partitioning the program again:"
     if not report.suggestions:
         yield "  nothing that saves as much as 1%"
-    for number, each in enumerate(report.suggestions, 1):
-        figures = [_changed("wire bytes", each.wire_bytes, report.wire_bytes, size_text)]
-        if each.seconds is not None and report.seconds is not None:
-            figures.append(_changed("step", each.seconds, report.seconds, time_text))
-        figures.append(_changed("memory", each.peak_bytes, report.peak_bytes, size_text))
-        yield f"  {number}. {each.change}"
+    for number, suggestion in enumerate(report.suggestions, 1):
+        figures = [_changed("wire bytes", suggestion.wire_bytes, report.wire_bytes, size_text)]
+        if suggestion.seconds is not None and report.seconds is not None:
+            figures.append(_changed("step", suggestion.seconds, report.seconds, time_text))
+        figures.append(_changed("memory", suggestion.peak_bytes, report.peak_bytes, size_text))
+        yield f"  {number}. {suggestion.change}"
         yield f"     {', '.join(figures)}"
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from meshbridge.dialect.module_mesh import mesh_or_single
 from meshbridge.ir.mlir import main_function
 from meshbridge.read.formats import Program, pack
-from meshbridge.reports.report import held
+from meshbridge.reports.report import sharded_arrays
 from meshbridge.search.boundary import named_text, partition_spec
 from meshbridge.search.constraints import Constraint
 from meshbridge.search.mesh_search import SearchResult
@@ -177,7 +177,7 @@ def plan_of(result: SearchResult, program: Program) -> SearchedPlan:
     arguments, results = (
         tuple(
             Leaf(leaf.name or f"{side[:-1]} {number}", leaf.shape, leaf.element_type, leaf.sharding)
-            for number, leaf in enumerate(held(main, side, mesh, getattr(result.names, side)))
+            for number, leaf in enumerate(sharded_arrays(main, side, mesh, getattr(result.names, side)))
         )
         for side in ("arguments", "results")
     )

@@ -13,7 +13,7 @@ from meshbridge.ir.mlir import MeshError
 from meshbridge.machines.target import has_topology
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
-from meshbridge.reports import Planned, difference_of, partition_and_explain
+from meshbridge.reports import PlannedProgram, difference_of, partition_and_explain
 from meshbridge.reports.explanation import TRIES
 from meshbridge.tools import console, progress
 
@@ -123,8 +123,8 @@ def _read(path: str, options: argparse.Namespace) -> Program:
         return formats.choose_platform(program, options.platform)
 
 
-def _to_compare(path: str, program: Program, how: pipeline.Options) -> Planned:
-    return Planned(program.module, how, lambda: files.about(files.display_name(path), program.format.wording))
+def _to_compare(path: str, program: Program, how: pipeline.Options) -> PlannedProgram:
+    return PlannedProgram(program.module, how, lambda: files.about(files.display_name(path), program.format.wording))
 
 
 def _refuse_late(programs: list[Program], plans: tuple[pipeline.Options, pipeline.Options], but: Mapping[str, str]) -> None:
