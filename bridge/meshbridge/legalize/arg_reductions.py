@@ -1,4 +1,4 @@
-"""argmax and argmin as two plain reductions, which may be sharded along the reduced dimension, with small all-reduces."""
+"""Splits argmax and argmin into two plain reductions, which may be sharded along the reduced dimension with small all-reduces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshbridge.legalize.table import replaces
 
 @replaces("stablehlo.reduce", where=lambda op: len(op.results) == 2)
 def split_arg_reductions(op: ir.Operation) -> tuple[ir.Value, ir.Value] | None:
-    """Takes apart the reduction of (value, index) pairs that `jnp.argmax` and `jnp.argmin` write.
+    """Splits the reduction of (value, index) pairs of `jnp.argmax` and `jnp.argmin`.
 
     Input:   %i = stablehlo.iota dim = 0 : tensor<64xi32>
              %0:2 = stablehlo.reduce(%x init: %lowest), (%i init: %zero) across dimensions = [0] {larger, or equal and earlier}
@@ -20,14 +20,14 @@ def split_arg_reductions(op: ir.Operation) -> tuple[ir.Value, ir.Value] | None:
              %m = x equal to %0, or NaN
              %1 = stablehlo.reduce(select %m, %i, %largest) applies stablehlo.minimum across dimensions = [0]
 
-    The first NaN wins, as in the original; equal elements give the smallest index.
+    The first NaN wins, as in JAX; equal elements give the smallest index.
     """
     kind = _kind(op)
     return _two_reductions(op, kind) if kind else None
 
 
 _KINDS: dict[tuple[str | int, ...], str] = {("compare", "GT", 0, 2): "max", ("compare", "LT", 0, 2): "min"}
-"""What the first comparison of the body says."""
+"""By the first op of the body: the kind of reduction."""
 
 _BODY = (
     ("compare", "NE", 0, 0),
@@ -40,25 +40,25 @@ _BODY = (
     ("select", "", 10, 1, 3),
     ("return", "", 11, 12),
 )
-"""The rest of it: arguments are 0 to 3 (two pairs of value and index), then come results."""
+"""The other ops of the body. Values have numbers: arguments 0 to 3 (two pairs of value and index), then results."""
 
 
 def _kind(op: ir.Operation) -> str:
-    """`max` or `min` for an argmax or argmin over the one dimension that its second operand counts; "" for anything else."""
+    """`max` or `min` for an argmax or argmin over the dimension of the iota in its second operand; "" for other reductions."""
     values, indices, value_init, _ = op.operands
     reduced = integers(op.attributes["dimensions"])
     counted = known(indices)
     if not isinstance(counted, Iota) or reduced != (counted.dim,) or counted.step < 0:
         return ""
-    first, *rest = _numbered(op.regions[0].blocks[0])
-    kind = _KINDS.get(first, "")
+    comparison, *body = _numbered(op.regions[0].blocks[0])
+    kind = _KINDS.get(comparison, "")
     element = ir.RankedTensorType(values.type).element_type
-    # The pair to start from must lose against every element, else it may be the answer.
-    return kind if tuple(rest) == _BODY and kind and is_splat(value_init, neutral(kind, element)) else ""
+    # The initial pair must lose against every element, else it may be the result.
+    return kind if tuple(body) == _BODY and kind and is_splat(value_init, neutral(kind, element)) else ""
 
 
 def _numbered(block: ir.Block) -> list[tuple[str | int, ...]]:
-    """The ops of a body with their operands by number, and the direction of comparisons."""
+    """The ops of a body: name, direction of a comparison, numbers of the operands."""
     numbers: dict[ir.Value, int] = {argument: index for index, argument in enumerate(block.arguments)}
     lines: list[tuple[str | int, ...]] = []
     for view in block.operations:
@@ -74,10 +74,10 @@ def _numbered(block: ir.Block) -> list[tuple[str | int, ...]]:
 def _two_reductions(op: ir.Operation, kind: str) -> tuple[ir.Value, ir.Value]:
     values, indices, value_init, _ = op.operands
     (dimension,) = integers(op.attributes["dimensions"])
-    emit, better = Builder.before(op), "maximum" if kind == "max" else "minimum"
-    best = emit.reduce(values, value_init, [dimension], better)
-    kept = [dim for dim in range(len(shape_of(values))) if dim != dimension]
-    wins = emit.compare("EQ", values, emit.broadcast(best, shape_of(values), kept))
-    last = neutral("min", element_of(indices))
-    candidates = emit.select(emit.elementwise("or", wins, emit.compare("NE", values, values)), indices, last)
-    return best, emit.reduce(candidates, last, [dimension], "minimum")
+    builder, better = Builder.before(op), "maximum" if kind == "max" else "minimum"
+    best = builder.reduce(values, value_init, [dimension], better)
+    free_dims = [dim for dim in range(len(shape_of(values))) if dim != dimension]
+    wins = builder.compare("EQ", values, builder.broadcast(best, shape_of(values), free_dims))
+    largest_index = neutral("min", element_of(indices))
+    candidates = builder.select(builder.elementwise("or", wins, builder.compare("NE", values, values)), indices, largest_index)
+    return best, builder.reduce(candidates, largest_index, [dimension], "minimum")

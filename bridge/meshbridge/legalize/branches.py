@@ -1,4 +1,4 @@
-"""Branches that constants choose: what never runs is gone before anything is decided."""
+"""Folds branches with a constant index, so that dead code is gone before shardings are decided."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from meshbridge.legalize.table import Legalizer, rewrites
 
 @rewrites("stablehlo.case", "stablehlo.if")
 def fold_cases(op: ir.Operation, rewriter: Legalizer) -> bool:
-    """Replaces a `case` or `if` that a constant chooses the branch of by that branch.
+    """Replaces a `case` or `if` with a constant index by the branch that runs.
 
     Input:   %which = stablehlo.constant dense<1> : tensor<i32>
              %0 = "stablehlo.case"(%which) ({
@@ -21,8 +21,7 @@ def fold_cases(op: ir.Operation, rewriter: Legalizer) -> bool:
              }) : (tensor<i32>) -> tensor<8xf32>
     Output:  %0 = stablehlo.cosine %x : tensor<8xf32>
 
-    Code for several platforms chooses between them by a `case` on the platform's index. The branches that are not chosen are
-    never looked at.
+    Code for several platforms has a `case` on the platform's index.
     """
     index = branch(op)
     if index is None:
@@ -32,6 +31,6 @@ def fold_cases(op: ir.Operation, rewriter: Legalizer) -> bool:
         view.operation.move_before(op)
     yielded = list(views[-1].operation.operands)
     for region in op.regions:
-        region.blocks[0].operations[len(region.blocks[0].operations) - 1].operation.erase()  # it would count as a reader
+        region.blocks[0].operations[len(region.blocks[0].operations) - 1].operation.erase()  # else it would count as a reader
     rewriter.replace(op, *yielded)
     return True

@@ -1,4 +1,4 @@
-"""Constants: complex ones in two parts, and one copy per use of whatever costs nothing to make."""
+"""Splits complex constants into two real ones, and copies cheap values for each use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _is_complex(op: ir.Operation) -> bool:
 
 @replaces("stablehlo.constant", where=_is_complex)
 def complex_constants(op: ir.Operation) -> list[ir.Value]:
-    """Makes a complex constant out of two real ones. The bindings cannot hand a complex `dense` attribute to Python.
+    """Builds a complex constant from two real ones: the bindings cannot read complex `dense` attributes in Python.
 
     Input:   %c = stablehlo.constant dense<(0.0, 1.0)> : tensor<8xcomplex<f32>>
     Output:  %re = stablehlo.constant dense<0.0> : tensor<8xf32>
@@ -37,9 +37,9 @@ def _parts(op: ir.Operation) -> list[ir.Attribute]:
     tensor = ir.RankedTensorType(op.results[0].type)
     element = ir.ComplexType(tensor.element_type).element_type
     part = ir.RankedTensorType.get(list(tensor.shape), element)
-    found = _VALUE.search(str(op.get_asm(print_generic_op_form=True)))
-    assert found is not None, "a constant prints its value"
-    text = found.group(1)
+    printed = _VALUE.search(str(op.get_asm(print_generic_op_form=True)))
+    assert printed is not None, "a constant prints its value"
+    text = printed.group(1)
     if in_bytes := _BYTES.fullmatch(text):  # as large constants print
         numbers = np.frombuffer(bytes.fromhex(in_bytes.group(1)), f"f{ir.FloatType(element).width // 8}")
         texts = [f'dense<"0x{numbers[offset::2].tobytes().hex().upper()}">' for offset in (0, 1)]
@@ -49,13 +49,13 @@ def _parts(op: ir.Operation) -> list[ir.Attribute]:
 
 
 def _is_shared(op: ir.Operation) -> bool:
-    """Whether an op has several readers and costs nothing."""
+    """True if a cheap op has several readers."""
     uses = iter(op.results[0].uses)
     return next(uses, None) is not None and next(uses, None) is not None and _is_free(op) and len(_readers(op)) > 1
 
 
 def _readers(op: ir.Operation) -> list[ir.OpOperand]:
-    """The uses of a value but for the statements that it belongs to a sharding group."""
+    """The uses of a value, without its memberships in sharding groups."""
     return [use for use in op.results[0].uses if use.owner.operation.name != SHARDING_GROUP]
 
 
@@ -70,7 +70,7 @@ def _is_free(op: ir.Operation) -> bool:
 
 @rewrites("stablehlo.constant", "stablehlo.broadcast_in_dim", "stablehlo.iota", where=_is_shared)
 def split_constants(op: ir.Operation, rewriter: Legalizer) -> bool:
-    """Gives every use of a splat constant, an iota or a broadcast scalar a copy of its own, so that it can be sharded for itself.
+    """Gives every use of a splat constant, an iota or a broadcast scalar its own copy, which can be sharded independently.
 
     Input:   %0 = stablehlo.broadcast_in_dim %c, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
              "use"(%0), "use"(%0)
@@ -78,8 +78,7 @@ def split_constants(op: ir.Operation, rewriter: Legalizer) -> bool:
              %1 = stablehlo.broadcast_in_dim %c, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
              "use"(%0), "use"(%1)
 
-    A value that two uses need in different shardings would otherwise be resharded. Each copy is a member of the sharding groups
-    that the value is a member of.
+    A value whose uses need different shardings would be resharded. Each copy is in the sharding groups of the value.
     """
     memberships = [owner for use in op.results[0].uses if (owner := use.owner.operation).name == SHARDING_GROUP]
     for use in _readers(op)[1:]:

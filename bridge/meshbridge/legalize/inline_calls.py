@@ -1,4 +1,4 @@
-"""Inlining of `func.call` and `stablehlo.composite` (the stock `inline` pass parses in these bindings but inlines nothing)."""
+"""`inline-calls`: inlines `func.call` and `stablehlo.composite`; the stock `inline` pass inlines nothing in these bindings."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from meshbridge.ops.composites import composite_rule
 @register
 @dataclass(frozen=True)
 class InlineCalls(Pass):
-    """Replaces every call and composite below the entry point by its body, and removes what was called and what is private.
+    """Replaces every call and composite below the entry point by its body, and removes called and private functions.
 
     Input:   %0 = call @silu(%x) : (tensor<8xf32>) -> tensor<8xf32>
     Output:  %1 = stablehlo.logistic %x : tensor<8xf32>
              %0 = stablehlo.multiply %x, %1 : tensor<8xf32>
 
-    A composite that is named after an op (`chlo.top_k`, `chlo.scan`) becomes that op. One that has a sharding rule stays: it is
-    split as a whole, and `mesh-spmdization` puts its body in its place. A computation that sdy names in place is one that is
-    called. What marks the edges of such computations and of loops, and says nothing, goes with them.
+    A composite that is named after an op (`chlo.top_k`, `chlo.scan`) becomes that op. A composite with a sharding rule stays, and
+    `mesh-spmdization` inlines its body. Named computations of sdy are inlined, too. Ops that only mark the edges of computations
+    and loops are removed.
     """
 
     name: ClassVar[str] = "inline-calls"
@@ -60,43 +60,43 @@ def _named(function: ir.Operation) -> tuple[str, ir.Operation]:
 
 NAMED_COMPUTATION = "sdy.named_computation"
 
-_NOTES = ("sdy.sharding_origins", "meshbridge.propagation_edges")
-"""Attributes in which Shardy says, for debugging, where it has its shardings from."""
+_DEBUG_ATTRIBUTES = ("sdy.sharding_origins", "meshbridge.propagation_edges")
+"""Attributes by which Shardy traces, for debugging, the origin of its shardings."""
 
 
 def _unfold(function: ir.Operation) -> list[ir.Operation]:
-    """Replaces every named computation by its body, and takes out what only marks edges; returns the ops that call or name
-    functions. What is annotated no longer says what traces Shardy's decisions."""
+    """Inlines named computations, removes ops that only mark edges and Shardy's debugging attributes, and returns the ops that
+    call or name functions."""
     calls = []
     for op in find(function, _FOLDED):
         name = op.name
         if name == "mesh.shard":
-            _forget_origins(op.operands[0])
+            _strip_origins(op.operands[0])
         if name == NAMED_COMPUTATION:
             _replace(op, unwrap(op))
-        elif name not in _SILENT:
+        elif name not in _NO_OPS:
             calls.append(op)
-        elif _SILENT[name](op):
+        elif _NO_OPS[name](op):
             _replace(op, [op.operands[0]])
     return calls
 
 
-def _forget_origins(annotated: ir.Value) -> None:
-    made = annotated.owner
-    if isinstance(made, ir.Block):
+def _strip_origins(annotated: ir.Value) -> None:
+    definition = annotated.owner
+    if isinstance(definition, ir.Block):
         return
-    for note in _NOTES:
-        if note in made.attributes:
-            del made.attributes[note]
+    for note in _DEBUG_ATTRIBUTES:
+        if note in definition.attributes:
+            del definition.attributes[note]
 
 
-_SILENT: dict[str, Callable[[ir.Operation], bool]] = {
+_NO_OPS: dict[str, Callable[[ir.Operation], bool]] = {
     "mesh.shard": lambda op: UNSAID in op.attributes,
     "sdy.data_flow_edge": lambda op: True,
     "sdy.func_data_flow_edge": lambda op: True,
     "sdy.sharding_constraint": lambda op: tensor_type(op.operands[0]) is None,
 }
-"""Ops that give their operand back, and when they say nothing of it: for Shardy's propagation to speak of it, or of a token."""
+"""Ops that return their operand, and a test for those without meaning: marks for Shardy's propagation, and tokens."""
 
 
 def _replace(op: ir.Operation, values: list[ir.Value]) -> None:
@@ -106,32 +106,37 @@ def _replace(op: ir.Operation, values: list[ir.Value]) -> None:
 
 
 CALLEE = {"func.call": "callee", COMPOSITE: "decomposition"}
-"""Ops that stand for a function's body, and the attribute that names it."""
+"""Ops that call a function, and the attribute that names it."""
 
 
 def callee(op: ir.Operation) -> str:
-    """The name of the function that a call or composite stands for."""
+    """The name of the function that a call or composite calls."""
     return ir.FlatSymbolRefAttr(op.attributes[CALLEE[op.name]]).value
 
 
-_FOLDED = frozenset((NAMED_COMPUTATION, CUSTOM_CALL, *_SILENT, *CALLEE))
+_FOLDED = frozenset((NAMED_COMPUTATION, CUSTOM_CALL, *_NO_OPS, *CALLEE))
 
 _SCAN = "dimension scan_dim_size is_reverse is_associative operandSegmentSizes resultSegmentSizes"
 _COMPOSED_OPS = {"chlo.top_k": frozenset(("k",)), "chlo.scan": frozenset(_SCAN.split())}
-"""Composites that stand for an op, and the attributes that say which one. The op is partitioned better than its decomposition;
-that of a scan XLA cannot even compile."""
+"""Composites that stand for an op, and the op's attributes. The op is partitioned better than its decomposition; XLA cannot even
+compile that of a scan."""
 
 
 def _is_op(call: ir.Operation) -> bool:
     if call.name != COMPOSITE:
         return False
-    name, given = ir.StringAttr(call.attributes["name"]).value, set(_settings(call))
-    known = _COMPOSED_OPS.get(name)
-    return known is not None and bool(given) and given <= known and call.context.is_registered_operation(name)
+    name, attributes = ir.StringAttr(call.attributes["name"]).value, set(_settings(call))
+    op_attributes = _COMPOSED_OPS.get(name)
+    return (
+        op_attributes is not None
+        and bool(attributes)
+        and attributes <= op_attributes
+        and call.context.is_registered_operation(name)
+    )
 
 
 def _settings(call: ir.Operation) -> dict[str, ir.Attribute]:
-    """The attributes that a composite was given."""
+    """The composite attributes of a call."""
     return dictionary(call.attributes["composite_attributes"]) if "composite_attributes" in call.attributes else {}
 
 
@@ -140,33 +145,33 @@ def _as_op(call: ir.Operation) -> None:
     with ir.InsertionPoint(call), call.location:
         name = ir.StringAttr(call.attributes["name"]).value
         kinds, regions = [result.type for result in call.results], list(call.regions)
-        made = ir.Operation.create(name, kinds, list(call.operands), _settings(call), regions=len(regions))
-        for region, moved in zip(regions, made.regions, strict=True):
-            region.blocks[0].append_to(moved)
-    for old, new in zip(call.results, made.results, strict=True):
-        old.replace_all_uses_with(new)
+        op = ir.Operation.create(name, kinds, list(call.operands), _settings(call), regions=len(regions))
+        for region, new_region in zip(regions, op.regions, strict=True):
+            region.blocks[0].append_to(new_region)
+    for composite_result, op_result in zip(call.results, op.results, strict=True):
+        composite_result.replace_all_uses_with(op_result)
     call.erase()
 
 
 MOST_OPS = 1_000_000
-"""Ops of a program whose calls are inlined: ten times as many as the largest that is measured has (docs/performance.md)."""
+"""The most ops of a program after inlining: ten times those of the largest measured one (docs/performance.md)."""
 
 
 class Inliner:
-    """Flattens callees before callers, so that each body is copied once per call and never walked again."""
+    """Inlines callees before callers, so that each body is copied once per call and not walked again."""
 
     def __init__(self, functions: dict[str, ir.Operation], calls: dict[str, list[ir.Operation]]) -> None:
         self.functions = functions
         self.calls = calls
-        "Of each function, the ops in it that call or name functions."
+        "By function: its ops that call or name functions."
         self.kept: set[str] = set()
-        "Functions that composites with a rule stand for, or that custom calls name."
+        "Functions that custom calls, or composites with a rule, refer to."
         self.flat: set[str] = set()
-        "Functions that were called, and call nothing any more."
+        "Called functions that have no calls any more."
 
     def refuse_many(self, entry: str) -> None:
-        """Raises OpError where the entry point has more than MOST_OPS ops once all calls are inlined: functions that call each
-        other several times double with each level. Nothing is inlined before that is known."""
+        """Raises OpError, before anything is inlined, if the entry point would have more than MOST_OPS ops: functions that call
+        each other several times grow exponentially."""
         counts: dict[str, int] = {}
         for name in self._callees_first(entry):
             body = self.functions[name]
@@ -181,13 +186,13 @@ class Inliner:
                 )
 
     def _callees_first(self, entry: str) -> list[str]:
-        """The functions that are reached from one, each after those that it calls; what calls itself is refused by `flatten`."""
+        """The functions that `entry` reaches, callees before callers. `flatten` refuses recursion."""
         order: list[str] = []
         met = {entry}
         waiting = [(entry, iter(self._called(entry)))]
         while waiting:
             name, called = waiting[-1]
-            inner = next((each for each in called if each not in met), None)
+            inner = next((called_name for called_name in called if called_name not in met), None)
             if inner is None:
                 order.append(name)
                 waiting.pop()
@@ -198,10 +203,10 @@ class Inliner:
 
     def _called(self, name: str) -> list[str]:
         named = [callee(call) for call in self.calls[name] if call.name in CALLEE]
-        return [each for each in dict.fromkeys(named) if each in self.functions]
+        return [symbol for symbol in dict.fromkeys(named) if symbol in self.functions]
 
     def flatten(self, function: ir.Operation, stack: tuple[str, ...]) -> None:
-        """Inlines all calls in `function`; `stack` names the callers and itself, to refuse recursion."""
+        """Inlines all calls in `function`. `stack` names its callers and the function. Raises OpError for recursion."""
         for call in self.calls[stack[-1]]:
             if call.name == CUSTOM_CALL:
                 self.kept.update(named_functions(call))
@@ -225,7 +230,7 @@ class Inliner:
                 self.inline(call, body)
 
     def inline(self, call: ir.Operation, function: ir.Operation) -> None:
-        """Copies the function's ops before `call` and replaces the call's results by what it returns."""
+        """Copies the function's ops before `call`, and replaces the call's results by the returned values."""
         *_, returned = self.copy(call, function)
         for result, value in zip(list(call.results), returned.operands, strict=True):
             result.replace_all_uses_with(value)
@@ -233,10 +238,11 @@ class Inliner:
         call.erase()
 
     def copy(self, call: ir.Operation, function: ir.Operation) -> list[ir.Operation]:
-        """Copies the function's ops before `call`, of whose operands they make use; returns the copies, the last one returns.
+        """Copies the function's ops before `call`, with its operands for the arguments; returns the copies, the last of which is
+        the return op.
 
-        Their locations go on to that of the call: what JAX compiles as a function of its own, such as the body of a scan, has
-        name stacks and calls of its own, and a library function names no file.
+        Their locations become call sites of the call's location: functions that JAX compiles separately, such as the body of a
+        scan, have their own name stacks, and a library function names no file.
         """
         whole, caller = function.clone().operation, call.location
         within: dict[ir.Attribute, ir.Location] = {}

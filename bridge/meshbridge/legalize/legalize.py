@@ -1,4 +1,4 @@
-"""`legalize`: the program in ops that have sharding rules, and in the form in which these keep most sharded."""
+"""`legalize`: rewrites a program into ops that have sharding rules, in the form that keeps most of it sharded."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from meshbridge.legalize import (
     arg_reductions,
     branches,
     constants,
+    fft,
     lookups,
     padded_windows,
     reads,
     row_lookups,
-    transforms,
     tuples,
 )
-from meshbridge.legalize.expansions import batch_norm, einsum, older_calls, scan, shapes
+from meshbridge.legalize.expansions import batch_norm, einsum, legacy_calls, scan, shapes
 from meshbridge.legalize.table import PATTERNS, STATIC_FORMS, Legalizer
 
 FAMILIES = (
@@ -30,36 +30,36 @@ FAMILIES = (
     einsum,
     batch_norm,
     scan,
-    older_calls,
+    legacy_calls,
     lookups,
     row_lookups,
     constants,
     arg_reductions,
-    transforms,
+    fft,
     reads,
     padded_windows,
 )
 """The files of patterns, in the order of the table."""
 
 LAST = ("split-constants",)
-"""Patterns for when the others find nothing more: until then readers come and go."""
+"""Patterns that run after all others have settled, because these change the readers of values."""
 
 
 @register
 @dataclass(frozen=True)
 class Legalize(Pass):
-    """Applies the patterns of `legalize.table`, until none finds more to do.
+    """Applies the patterns of `legalize.table` until none applies.
 
     Input:   %0 = stablehlo.dot %a, %b : (tensor<8x16xf32>, tensor<16x4xf32>) -> tensor<8x4xf32>
     Output:  %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : …
 
-    What comes out is right for every reader of the program, sharded or not.
+    The result computes the same, sharded or not.
     """
 
     name: ClassVar[str] = "legalize"
     main_option: ClassVar[str] = "only"
     only: str = ""
-    "The one pattern to apply; all of them without it."
+    "The only pattern to apply; empty for all."
 
     def __post_init__(self) -> None:
         """Raises MeshError for an unknown pattern."""
@@ -67,16 +67,16 @@ class Legalize(Pass):
             raise MeshError(f"error: unknown pattern '{self.only}', expected one of {', '.join(sorted(PATTERNS))}")
 
     def run(self, module: ir.Module) -> bool:
-        """Raises OpError for what no pattern can rewrite."""
+        """Raises OpError for an op that no pattern can rewrite."""
         chosen = [name for name in PATTERNS if self.only in ("", name)]
-        first = [PATTERNS[name] for name in chosen if name not in LAST]
-        last = [PATTERNS[name] for name in chosen if name in LAST]
-        changed = _apply(first, module)
+        patterns = [PATTERNS[name] for name in chosen if name not in LAST]
+        late_patterns = [PATTERNS[name] for name in chosen if name in LAST]
+        changed = _apply(patterns, module)
         if not self.only and find(module.operation, STATIC_FORMS):
             run_stock_passes(module, "builtin.module(func.func(stablehlo-canonicalize-dynamism))")
-            _apply(first, module)
+            _apply(patterns, module)
             changed = True
-        return _apply(last, module) or changed
+        return _apply(late_patterns, module) or changed
 
 
 def _apply(patterns: list[Pattern[Legalizer]], module: ir.Module) -> bool:

@@ -1,5 +1,5 @@
-"""Look-ups whose indices count along: `x[2*arange(n)]` is a slice, and `x[arange(n), i]` reads row k by the k-th index, so that
-both may be split alike."""
+"""Simplifies gathers and scatters whose indices are iotas: `x[2*arange(n)]` is a slice, and `x[arange(n), i]` reads row k by the
+k-th index, so that operand and indices may be sharded alike."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from meshbridge.ops.rule import shape_of
 
 @replaces("stablehlo.gather")
 def slice_lookups(op: ir.Operation) -> list[ir.Value] | None:
-    """Makes a slice of a gather that looks up elements in equal steps, in each dimension that it indexes, across half of it or
-    more: of less, a few devices would send pieces to all others, one after the other.
+    """Replaces a gather at equal steps by a slice, if the steps cover half of each indexed dimension or more. For a smaller part,
+    a few devices would send pieces to all others, one after the other.
 
     Input:   %i = stablehlo.multiply of an iota along dimension 0 and 2 : tensor<32x1xi32>
              %0 = "stablehlo.gather"(%x, %i) offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0] :
@@ -42,17 +42,17 @@ def slice_lookups(op: ir.Operation) -> list[ir.Value] | None:
     across = all(2 * len(walk) * abs(walk.step) >= shape[dim] for dim, walk in walks.items())
     if not inside or not across or 0 in shape or sorted(order) != list(range(len(shape))):
         return None
-    emit, every = Builder.current(), [walks.get(dim, range(size)) for dim, size in enumerate(shape)]
+    builder, every = Builder.current(), [walks.get(dim, range(size)) for dim, size in enumerate(shape)]
     ends = zip(*[(min(walk), max(walk) + 1, abs(walk.step)) for walk in every], strict=True)
-    value = emit.cut(operand, *map(list, ends))
+    value = builder.cut(operand, *map(list, ends))
     if turned := [dim for dim, walk in enumerate(every) if walk.step < 0]:
-        value = emit.value("reverse", value.type, [value], {"dimensions": integers_attr(turned)})
-    return [value if order == sorted(order) else emit.transpose(value, order)]
+        value = builder.value("reverse", value.type, [value], {"dimensions": integers_attr(turned)})
+    return [value if order == sorted(order) else builder.transpose(value, order)]
 
 
 @rewrites("stablehlo.gather", "stablehlo.scatter")
 def batch_lookups(op: ir.Operation, rewriter: Legalizer) -> bool:
-    """Makes batching dimensions of the dimensions of a gather or scatter that are indexed by an iota as long as they are.
+    """Turns dimensions of a gather or scatter that a full iota indexes into batching dimensions.
 
     Input:   %i = stablehlo.concatenate of an iota along dimension 0 and %labels : tensor<8x2xi32>
              %0 = "stablehlo.gather"(%x, %i) collapsed_slice_dims = [0, 1], start_index_map = [0, 1] : (tensor<8x16xf32>, …)
@@ -64,7 +64,7 @@ def batch_lookups(op: ir.Operation, rewriter: Legalizer) -> bool:
     counting = _counting(how, shape_of(op.operands[0]), op.operands[number])
     if not counting:
         return False
-    rewriter.feed(op, number, _without(op.operands[number], how.vector_dim, set(counting)))
+    rewriter.feed(op, number, _select_components(op.operands[number], how.vector_dim, set(counting)))
     batching = [(how.addressed[component], dim) for component, dim in counting.items()]
     addressed = tuple(dim for component, dim in enumerate(how.addressed) if component not in counting)
     replace(how, addressed=addressed, batching=tuple(sorted((*how.batching, *batching)))).write_to(op)
@@ -72,32 +72,36 @@ def batch_lookups(op: ir.Operation, rewriter: Legalizer) -> bool:
 
 
 def _counting(how: Addressing, operand: tuple[int, ...], indices: ir.Value) -> dict[int, int]:
-    """Components that are an iota along a dimension of the indices as long as the operand's, and that dimension; never all."""
+    """Index components that are a full iota along a dimension of the indices, and that dimension; never all components."""
     shape = shape_of(indices)
-    taken = {index_dim for _, index_dim in how.batching}
+    batched_dims = {index_dim for _, index_dim in how.batching}
     inside = {dim for dim, _ in how.window}
-    found: dict[int, int] = {}
+    counting: dict[int, int] = {}
     for component, addressed in enumerate(how.addressed):
         part = _component(indices, how.vector_dim, component)
         counted = None if part is None or addressed in inside else known(part)
         dim = counted.dim if isinstance(counted, Iota) and (counted.start, counted.step) == (0, 1) else None
-        fits = dim is not None and dim != how.vector_dim and dim not in taken and shape[dim] == operand[addressed]
-        if dim is not None and fits and len(found) + 1 < len(how.addressed):
-            taken.add(dim)
-            found[component] = dim
-    return found
+        fits = dim is not None and dim != how.vector_dim and dim not in batched_dims and shape[dim] == operand[addressed]
+        if dim is not None and fits and len(counting) + 1 < len(how.addressed):
+            batched_dims.add(dim)
+            counting[component] = dim
+    return counting
 
 
 def _component(indices: ir.Value, vector_dim: int, component: int) -> ir.Value | None:
-    """What was joined into `indices` as one component of their vectors."""
-    made = defining_op(indices)
-    if made is None or made.name != "stablehlo.concatenate" or ir.IntegerAttr(made.attributes["dimension"]).value != vector_dim:
+    """The value that was concatenated into `indices` as one component of the index vectors, or None."""
+    concatenation = defining_op(indices)
+    if (
+        concatenation is None
+        or concatenation.name != "stablehlo.concatenate"
+        or ir.IntegerAttr(concatenation.attributes["dimension"]).value != vector_dim
+    ):
         return None
-    parts = [part for part in made.operands for _ in range(shape_of(part)[vector_dim])]
+    parts = [part for part in concatenation.operands for _ in range(shape_of(part)[vector_dim])]
     return parts[component] if shape_of(parts[component])[vector_dim] == 1 else None
 
 
-def _without(indices: ir.Value, vector_dim: int, dropped: set[int]) -> ir.Value:
-    """The index vectors without some components."""
-    emit, kept = Builder.current(), sorted(set(range(shape_of(indices)[vector_dim])) - dropped)
-    return emit.concatenate([emit.slice(indices, vector_dim, component, 1) for component in kept], vector_dim)
+def _select_components(indices: ir.Value, vector_dim: int, dropped: set[int]) -> ir.Value:
+    """The index vectors without the components `dropped`."""
+    builder, components = Builder.current(), sorted(set(range(shape_of(indices)[vector_dim])) - dropped)
+    return builder.concatenate([builder.slice(indices, vector_dim, component, 1) for component in components], vector_dim)

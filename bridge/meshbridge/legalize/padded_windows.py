@@ -1,4 +1,4 @@
-"""Pads as part of the windows that read them: a tensor of another size would have shards of its own."""
+"""Merges pads into the windows that read them: a tensor of another size would have different shards."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from meshbridge.ops.selections import selected_kind
 from meshbridge.ops.window_attributes import WindowDim, set_window_dims, window_dims
 
 _Padding = tuple[int, int, int]
-"""Places before the first element and behind the last, and from one element to the next."""
+"""Low and high padding, and the distance from one element to the next."""
 
 
-def _pad_behind(value: ir.Value, fill: float) -> Read | None:
-    """The pad that gives `value`, if it pads with that number."""
+def _pad_of(value: ir.Value, fill: float) -> Read | None:
+    """The pad that defines `value`, if it pads with `fill`."""
     read = read_of(value)
     return read if isinstance(read.fill, ir.Value) and is_splat(read.fill, fill) else None
 
@@ -32,18 +32,20 @@ def _padding(reach: Reach) -> _Padding:
     return reach.low, reach.size - reach.low - reach.dilation * (reach.source - 1) - 1, reach.dilation
 
 
-def _together(windows: Sequence[WindowDim], pads: Sequence[Reach]) -> list[WindowDim] | None:
-    """The windows with the pad's padding beside their own; None if windows cannot say it, as they crop nothing."""
-    both = [
+def _merge_padding(windows: Sequence[WindowDim], pads: Sequence[Reach]) -> list[WindowDim] | None:
+    """The windows with the pad's padding added to their own; None if it is negative, which windows cannot express."""
+    padded = [
         replace(window, low=window.low + window.base * low, high=window.high + window.base * high, base=window.base * apart)
         for window, (low, high, apart) in zip(windows, map(_padding, pads), strict=True)
     ]
-    return None if any(min(window.low, window.high) < 0 for window in both) else both  # XLA on CPU misreads some negative ones
+    return (
+        None if any(min(window.low, window.high) < 0 for window in padded) else padded
+    )  # XLA on CPU misreads some negative ones
 
 
 @rewrites("stablehlo.reduce_window", "stablehlo.convolution")
 def pad_windows(op: ir.Operation, rewriter: Legalizer) -> bool:
-    """Lets the windows of a reduction pad, where the pad adds what the reduction ignores; those of a convolution with zeros.
+    """Merges a pad with the neutral element into a windowed reduction, and a pad with zeros into a convolution.
 
     Input:   %0 = stablehlo.pad %x, %lowest, low = [0], high = [1] : tensor<9xf32>
              %1 = stablehlo.reduce_window(%0, %lowest) {window_dimensions = [3], window_strides = [2]} : tensor<4xf32>
@@ -52,13 +54,13 @@ def pad_windows(op: ir.Operation, rewriter: Legalizer) -> bool:
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"]) if op.name == "stablehlo.convolution" else None
     kind = "sum" if numbers is not None else body_kind(op)
     ignored = neutral(kind, ir.RankedTensorType(op.results[0].type).element_type)
-    pad = _pad_behind(op.operands[0], ignored) if kind and len(op.results) == 1 else None
+    pad = _pad_of(op.operands[0], ignored) if kind and len(op.results) == 1 else None
     if pad is None:
         return False
     dims = list(range(len(pad.reaches)) if numbers is None else numbers.input_spatial_dimensions)
     kernel = shape_of(op.operands[1])
     sizes = None if numbers is None else [kernel[dim] for dim in numbers.kernel_spatial_dimensions]
-    windows = _together(window_dims(op, sizes), [pad.reaches[dim] for dim in dims])
+    windows = _merge_padding(window_dims(op, sizes), [pad.reaches[dim] for dim in dims])
     if windows is None or any(_padding(reach) != (0, 0, 1) for dim, reach in enumerate(pad.reaches) if dim not in dims):
         return False
     set_window_dims(op, windows)
@@ -68,7 +70,7 @@ def pad_windows(op: ir.Operation, rewriter: Legalizer) -> bool:
 
 @rewrites("stablehlo.select_and_scatter")
 def pad_selections(op: ir.Operation, rewriter: Legalizer) -> bool:
-    """Makes a composite of the gradient of pooling, as JAX writes it: what is scattered into the padding is sliced off again.
+    """Wraps JAX's gradient of pooling into a composite: a pad, a select_and_scatter, and a slice that removes the padding.
 
     Input:   %0 = stablehlo.pad %x, %lowest, low = [0], high = [1] : tensor<9xf32>
              %1 = stablehlo.select_and_scatter(%0, %source, %zero) : tensor<9xf32>
@@ -77,37 +79,39 @@ def pad_selections(op: ir.Operation, rewriter: Legalizer) -> bool:
     """
     kind, readers = selected_kind(op), rewriter.users(op.results[0])
     ignored = neutral(kind, ir.RankedTensorType(op.results[0].type).element_type)
-    pad = _pad_behind(op.operands[0], ignored) if kind and len(readers) == 1 else None
+    pad = _pad_of(op.operands[0], ignored) if kind and len(readers) == 1 else None
     if pad is None or any(window.low or window.high for window in window_dims(op)):
         return False
     low, high, apart = zip(*map(_padding, pad.reaches), strict=True)
-    cut = read_of(readers[0].results[0]) if readers[0].name in ("stablehlo.pad", "stablehlo.slice") else None
+    slice_read = read_of(readers[0].results[0]) if readers[0].name in ("stablehlo.pad", "stablehlo.slice") else None
     takes_back = tuple(Reach(reach.source, reach.size, low=-reach.low) for reach in pad.reaches)
     *_, function = around(op)
     if (
         min((*low, *high)) < 0
         or set(apart) != {1}
-        or cut is None
-        or cut.reaches != takes_back
+        or slice_read is None
+        or slice_read.reaches != takes_back
         or padded_selections.is_body(function)
     ):
         return False
-    body = _body(padded_selections.make_body(rewriter.module, op, pad.source.type, low, high), rewriter.module)
-    made = padded_selections.make(body, (pad.source, op.operands[1], op.operands[2]))
-    rewriter.replace(readers[0], made)
+    body = _shared_body(padded_selections.make_body(rewriter.module, op, pad.source.type, low, high), rewriter.module)
+    composite = padded_selections.make(body, (pad.source, op.operands[1], op.operands[2]))
+    rewriter.replace(readers[0], composite)
     rewriter.retire(op)
     return True
 
 
-def _body(made: ir.Operation, module: ir.Module) -> ir.Operation:
-    """A function that does what `made` does, which is one of the module's: an older one, or `made` under a name of its own."""
-    symbol, text = padded_selections.SYMBOL, str(made)
-    others = [view.operation for view in module.body.operations if "sym_name" in view.operation.attributes]
-    functions = {ir.StringAttr(other.attributes["sym_name"]).value: other for other in others if other != made}
-    for name, function in functions.items():
+def _shared_body(new_function: ir.Operation, module: ir.Module) -> ir.Operation:
+    """An existing function of the module with the body of `new_function`, else `new_function` under a unique name."""
+    symbol, text = padded_selections.SYMBOL, str(new_function)
+    named = [view.operation for view in module.body.operations if "sym_name" in view.operation.attributes]
+    functions_by_name = {
+        ir.StringAttr(function.attributes["sym_name"]).value: function for function in named if function != new_function
+    }
+    for name, function in functions_by_name.items():
         if name.startswith(symbol) and str(function).replace(f"@{name}(", f"@{symbol}(") == text:
-            made.erase()
+            new_function.erase()
             return function
-    free = next(name for number in count() if (name := f"{symbol}_{number}") not in functions)
-    made.attributes["sym_name"] = ir.StringAttr.get(free)
-    return made
+    free = next(name for number in count() if (name := f"{symbol}_{number}") not in functions_by_name)
+    new_function.attributes["sym_name"] = ir.StringAttr.get(free)
+    return new_function

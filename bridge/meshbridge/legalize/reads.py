@@ -1,8 +1,8 @@
-"""Ops that only say where each element is read: pads, slices, reversals, concatenations of these, updates at constant indices.
+"""Composes ops that only move elements: pads, slices, reversals, concatenations of these, updates at constant indices.
 
-What each reads along a dimension is a `Reach`; reaches compose, so that a chain of such ops becomes one op, and pieces that are
-put together become selects between reads of tensors. A tensor of another size has shards of its own: each op in between
-would send what one op sends once, to the shard where it belongs.
+A `Reach` describes what an op reads along one dimension. Reaches compose, so that a chain of such ops becomes one op, and
+concatenations become selects between reads. Each tensor of another size has different shards, so that each op in a chain would
+send what one op sends once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from meshbridge.ops.reductions import body_kind
 
 @dataclass(frozen=True)
 class Read:
-    """What a tensor holds: elements of `source` by a reach per dimension, and `fill` elsewhere."""
+    """The elements of a tensor: those of `source`, by a reach per dimension, and `fill` elsewhere."""
 
     source: ir.Value
     reaches: tuple[Reach, ...]
@@ -34,48 +34,48 @@ class Read:
 
     @property
     def fills(self) -> bool:
-        """Whether some elements are none of the source's."""
+        """True if some elements are not the source's."""
         return any(reach.fills for reach in self.reaches)
 
     def after(self, inner: Read) -> Read | None:
-        """This read of what `inner` gives, as one; None if it cannot be said, or both fill with something else."""
-        found = tuple(reach for pair in zip(self.reaches, inner.reaches, strict=True) if (reach := pair[0].after(pair[1])))
-        if len(found) < len(self.reaches) or (self.fills and inner.fills and not _same(self.fill, inner.fill)):
+        """This read composed with `inner`; None if the result is no read, or if their fills differ."""
+        composed = tuple(reach for pair in zip(self.reaches, inner.reaches, strict=True) if (reach := pair[0].after(pair[1])))
+        if len(composed) < len(self.reaches) or (self.fills and inner.fills and not _is_same_operand(self.fill, inner.fill)):
             return None
-        return Read(inner.source, found, self.fill if self.fills else inner.fill)
+        return Read(inner.source, composed, self.fill if self.fills else inner.fill)
 
     def brings_back(self, inner: Read) -> bool:
-        """Whether elements that `inner` has cropped are read where this read fills."""
-        return any(own.brings_back(other) for own, other in zip(self.reaches, inner.reaches, strict=True))
+        """True if this read fills positions of elements that `inner` crops."""
+        return any(own.brings_back(cropped) for own, cropped in zip(self.reaches, inner.reaches, strict=True))
 
-    def write(self, emit: Builder) -> ir.Value | None:
-        """The one op that reads so, or the source itself; None if there is none, or if nothing of the source is read."""
+    def write(self, builder: Builder) -> ir.Value | None:
+        """Builds the read as one op, or returns the source; None if no single op can read so, or if nothing is read."""
         dims = self.reaches
         turned = [dim for dim, reach in enumerate(dims) if reach == Reach(reach.source, reach.source, -1, 1 - reach.source)]
         if all(reach.is_identity for reach in dims):
             return self.source
         if all(reach.is_identity or dim in turned for dim, reach in enumerate(dims)):
-            return emit.value("reverse", self.source.type, [self.source], {"dimensions": integers_attr(turned)})
+            return builder.value("reverse", self.source.type, [self.source], {"dimensions": integers_attr(turned)})
         if not self.fills and all(reach.stride > 0 for reach in dims):
             ends = [reach.stride * (reach.size - 1) - reach.low + 1 for reach in dims]
-            return emit.cut(self.source, [-reach.low for reach in dims], ends, [reach.stride for reach in dims])
+            return builder.cut(self.source, [-reach.low for reach in dims], ends, [reach.stride for reach in dims])
         ends = [reach.low + reach.dilation * (reach.source - 1) + 1 for reach in dims]
         empty = any(end <= 0 or reach.low >= reach.size for reach, end in zip(dims, ends, strict=True))
         if empty or self.fill is None or any(reach.stride != 1 for reach in dims):
             return None
         highs = [reach.size - end for reach, end in zip(dims, ends, strict=True)]
-        return emit.pad(self.source, self.fill, [reach.low for reach in dims], highs, [reach.dilation - 1 for reach in dims])
+        return builder.pad(self.source, self.fill, [reach.low for reach in dims], highs, [reach.dilation - 1 for reach in dims])
 
 
-def _same(one: Operand | None, other: Operand | None) -> bool:
-    if not isinstance(one, ir.Value) or not isinstance(other, ir.Value) or one == other:
-        return one == other
-    found = known(one)
-    return isinstance(found, Splat) and found == known(other)
+def _is_same_operand(lhs: Operand | None, rhs: Operand | None) -> bool:
+    if not isinstance(lhs, ir.Value) or not isinstance(rhs, ir.Value) or lhs == rhs:
+        return lhs == rhs
+    splat = known(lhs)
+    return isinstance(splat, Splat) and splat == known(rhs)
 
 
 def read_of(value: ir.Value) -> Read:
-    """What the op behind `value` reads; the value itself where it is no pad, slice or reversal, or of an unknown size."""
+    """The read of the pad, slice or reversal that defines `value`, if its sizes are static; else an identity read of `value`."""
     shape, op = shape_of(value), defining_op(value)
     if op is None or op.name not in _READS or any(size <= 0 for size in shape):
         return Read(value, tuple(Reach(size, size) for size in shape))
@@ -92,7 +92,7 @@ def _reads_a_read(op: ir.Operation) -> bool:
 
 @rewrites(*_READS, where=_reads_a_read)
 def compose_reads(op: ir.Operation, rewriter: Legalizer) -> bool:
-    """Makes one op of two in a row, where no element that the first one crops comes back.
+    """Merges two reads in a row into one op, unless the second fills positions of elements that the first crops.
 
     Input:   %0 = stablehlo.slice %x [7:8] : tensor<1xf32>
              %1 = stablehlo.pad %0, %zero, low = [0], high = [7] : tensor<8xf32>
@@ -101,8 +101,8 @@ def compose_reads(op: ir.Operation, rewriter: Legalizer) -> bool:
     outer, inner = read_of(op.results[0]), read_of(op.operands[0])
     if inner.source == op.operands[0] or outer.source != op.operands[0] or outer.brings_back(inner):
         return False
-    both = outer.after(inner)
-    value = both.write(Builder.before(op)) if both is not None else None
+    composed = outer.after(inner)
+    value = composed.write(Builder.before(op)) if composed is not None else None
     if value is None:
         return False
     rewriter.replace(op, value)
@@ -111,7 +111,7 @@ def compose_reads(op: ir.Operation, rewriter: Legalizer) -> bool:
 
 @rewrites("stablehlo.concatenate", where=_reads_a_read)
 def select_pieces(op: ir.Operation, rewriter: Legalizer) -> bool:
-    """Turns a concatenation whose parts are slices of one tensor (`jnp.roll`, wrapped edges) into selects between pads of it.
+    """Replaces a concatenation of slices of one tensor (`jnp.roll`, wrapped edges) by selects between pads of it.
 
     Input:   %0 = stablehlo.slice %x [7:8] : tensor<1xf32>
              %1 = stablehlo.slice %x [0:7] : tensor<7xf32>
@@ -120,56 +120,58 @@ def select_pieces(op: ir.Operation, rewriter: Legalizer) -> bool:
              %1 = stablehlo.pad %x, %zero, low = [1], high = [-1]
              %2 = stablehlo.select (stablehlo.iota < 1), %0, %1
     """
-    emit, along, whole = Builder.before(op), ir.IntegerAttr(op.attributes["dimension"]).value, shape_of(op.results[0])
+    builder, along, whole = Builder.before(op), ir.IntegerAttr(op.attributes["dimension"]).value, shape_of(op.results[0])
     parts = [value for value in op.operands if shape_of(value)[along]]
-    sources = [read_of(value).source if _is_cut(value, along) else value for value in parts]
+    sources = [read_of(value).source if _is_slice(value, along) else value for value in parts]
     times = Counter(sources)
     if not any(times[source] > 1 and source != value for source, value in zip(sources, parts, strict=True)):
         return False
     ends = list(accumulate(shape_of(value)[along] for value in parts))
-    pieces = [_placed(value, whole, {along: end - shape_of(value)[along]}, emit) for value, end in zip(parts, ends, strict=True)]
-    found = pieces.pop()
+    pieces = [
+        _pad_to(value, whole, {along: end - shape_of(value)[along]}, builder) for value, end in zip(parts, ends, strict=True)
+    ]
+    selected = pieces.pop()
     for piece, end in reversed(list(zip(pieces, ends, strict=False))):
-        found = emit.select(_inside(whole, along, 0, end, emit), piece, found)
-    _replace(op, found, rewriter)
+        selected = builder.select(_index_mask(whole, along, 0, end, builder), piece, selected)
+    _replace(op, selected, rewriter)
     return True
 
 
-def _is_cut(value: ir.Value, along: int) -> bool:
-    """Whether `value` is a run of elements of a larger tensor along one dimension."""
-    found = read_of(value).reaches
-    others, run = [reach for dim, reach in enumerate(found) if dim != along], found[along]
-    return (run.stride, run.dilation, run.fills) == (1, 1, False) and all(reach.is_identity for reach in others)
+def _is_slice(value: ir.Value, along: int) -> bool:
+    """True if `value` is a contiguous slice of a tensor along one dimension."""
+    dim_reaches = read_of(value).reaches
+    other_reaches, run = [reach for dim, reach in enumerate(dim_reaches) if dim != along], dim_reaches[along]
+    return (run.stride, run.dilation, run.fills) == (1, 1, False) and all(reach.is_identity for reach in other_reaches)
 
 
-def _placed(value: ir.Value, whole: Sequence[int], starts: dict[int, int], emit: Builder) -> ir.Value:
-    """A tensor of the shape `whole` that holds `value` from `starts` on along some dimensions, and anything elsewhere."""
+def _pad_to(value: ir.Value, whole: Sequence[int], starts: dict[int, int], builder: Builder) -> ir.Value:
+    """A tensor of shape `whole` with `value` at `starts`, and unspecified elements elsewhere."""
     sizes = enumerate(zip(whole, shape_of(value), strict=True))
     placing = Read(value, tuple(Reach(size, own, low=starts.get(dim, 0)) for dim, (size, own) in sizes), 0)
     through = placing.after(read_of(value)) if not read_of(value).fills else None
-    placed = (through.write(emit) if through is not None else None) or placing.write(emit)
+    placed = (through.write(builder) if through is not None else None) or placing.write(builder)
     assert placed is not None, "a part of a tensor can be padded to its size"
     return placed
 
 
-def _inside(shape: Sequence[int], dim: int, start: int, end: int, emit: Builder) -> ir.Value:
-    """Where in a tensor of that shape the index along `dim` is one from `start` to `end`."""
-    index = emit.iota([shape[dim]], dim=0)
-    bounds = [emit.compare("GE", index, start)] if start else []
-    bounds += [emit.compare("LT", index, end)] if end < shape[dim] else []
-    return emit.broadcast(emit.all_of(bounds), shape, [dim])
+def _index_mask(shape: Sequence[int], dim: int, start: int, end: int, builder: Builder) -> ir.Value:
+    """A mask of the elements of a tensor whose index along `dim` is in [start, end)."""
+    index = builder.iota([shape[dim]], dim=0)
+    bounds = [builder.compare("GE", index, start)] if start else []
+    bounds += [builder.compare("LT", index, end)] if end < shape[dim] else []
+    return builder.broadcast(builder.all_of(bounds), shape, [dim])
 
 
 def _replace(op: ir.Operation, value: ir.Value, rewriter: Legalizer) -> None:
-    """Lets patterns look at the pads that a select chooses between."""
-    made = defining_op(value)
-    for piece in made.operands if made is not None and made.name == "stablehlo.select" else ():
+    """Replaces `op`, and offers the pads of a select to other patterns."""
+    select = defining_op(value)
+    for piece in select.operands if select is not None and select.name == "stablehlo.select" else ():
         rewriter.adopt(piece)
     rewriter.replace(op, value)
 
 
 SMALLEST = 1 / 4
-"""Part of a tensor that an update must cover. Of a smaller one every device gets all, and writes its part in place.
+"""The least part of a tensor that an update must cover. A smaller update is gathered, and every device writes its part in place.
 
 Measured, an update of 4,096 rows on 8 devices, shifted by one row and sharded itself: of a quarter, selects send 9.2 KB in 6
 permutes where gathering the update sends 57.3 KB, and compute on 34,806 elements instead of 18,437. Of a sixteenth they send 1.8
@@ -178,50 +180,49 @@ KB in 7 permutes instead of 14.3 KB, and compute on five times as many elements.
 
 @rewrites("stablehlo.scatter", "stablehlo.dynamic_update_slice")
 def select_updates(op: ir.Operation, rewriter: Legalizer) -> bool:
-    """Turns scatters of one window, and dynamic updates, of a large part of a tensor at constant indices into selects.
+    """Replaces an update of a large part of a tensor at constant indices, by a scatter or a dynamic update, by a select.
 
     Input:   %0 = stablehlo.dynamic_update_slice %x, %y, %one : (tensor<8xf32>, tensor<6xf32>, tensor<i32>) -> tensor<8xf32>
     Output:  %0 = stablehlo.pad %y, %zero, low = [1], high = [1] : tensor<8xf32>
              %1 = stablehlo.select (1 <= stablehlo.iota < 7), %0, %x
 
-    A pad takes a halo exchange at most. An update that could be anywhere would have to be
-    replicated.
+    A pad needs at most a halo exchange, whereas an update would be replicated.
     """
-    emit, is_scatter = Builder.before(op), op.name == "stablehlo.scatter"
+    builder, is_scatter = Builder.before(op), op.name == "stablehlo.scatter"
     operand, update = op.operands[0], op.operands[2 if is_scatter else 1]
     whole = shape_of(operand)
     if len(op.results) != 1 or not whole or 0 in whole or prod(shape_of(update)) < SMALLEST * prod(whole):
         return False
-    window = _scattered(op, whole) if is_scatter else _updated(op, whole)
+    window = _scatter_window(op, whole) if is_scatter else _update_window(op, whole)
     if window is None:
         return False
     shape, starts = window
-    placed = _placed(emit.reshape(update, shape), whole, dict(enumerate(starts)), emit)
+    placed = _pad_to(builder.reshape(update, shape), whole, dict(enumerate(starts)), builder)
     if is_scatter and not _overwrites(op):
-        placed = emit.elementwise(op.regions[0].blocks[0].operations[0].operation.name, operand, placed)
+        placed = builder.elementwise(op.regions[0].blocks[0].operations[0].operation.name, operand, placed)
     partly = [dim for dim, size in enumerate(shape) if size < whole[dim]]
-    masks = [_inside(whole, dim, starts[dim], starts[dim] + shape[dim], emit) for dim in partly]
-    found = emit.select(emit.all_of(masks), placed, operand) if masks else placed
-    _replace(op, found, rewriter)
+    masks = [_index_mask(whole, dim, starts[dim], starts[dim] + shape[dim], builder) for dim in partly]
+    selected = builder.select(builder.all_of(masks), placed, operand) if masks else placed
+    _replace(op, selected, rewriter)
     return True
 
 
 _Window = tuple[list[int], list[int]]
-"""Where an update goes: its shape with all dimensions of the operand, and its first element's index along each."""
+"""The window of an update: its shape with all dimensions of the operand, and the index of its first element."""
 
 
-def _updated(op: ir.Operation, operand: Sequence[int]) -> _Window | None:
-    """Starts are clamped so that the update fits."""
+def _update_window(op: ir.Operation, operand: Sequence[int]) -> _Window | None:
+    """The window of a dynamic update with constant starts, which are clamped so that it fits; else None."""
     shape = shape_of(op.operands[1])
-    found = [known_integer(start) for start in list(op.operands)[2:]]
-    starts = [start for start in found if start is not None]
-    if len(starts) < len(found):
+    known_starts = [known_integer(start) for start in list(op.operands)[2:]]
+    starts = [start for start in known_starts if start is not None]
+    if len(starts) < len(known_starts):
         return None
     return shape, [min(max(start, 0), size - own) for start, size, own in zip(starts, operand, shape, strict=True)]
 
 
-def _scattered(op: ir.Operation, operand: Sequence[int]) -> _Window | None:
-    """One window, not several; a window that does not fit would be left out."""
+def _scatter_window(op: ir.Operation, operand: Sequence[int]) -> _Window | None:
+    """The window of a scatter with a single one at constant indices, if it fits; else None."""
     numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
     index, update = known_integers(op.operands[1]), shape_of(op.operands[2])
     if index is None or list(numbers.input_batching_dims) or len(list(numbers.update_window_dims)) != len(update):
@@ -238,6 +239,6 @@ def _scattered(op: ir.Operation, operand: Sequence[int]) -> _Window | None:
 
 
 def _overwrites(op: ir.Operation) -> bool:
-    """Whether the body of a scatter gives what it is updated with."""
+    """True if the body of a scatter returns the update."""
     block = op.regions[0].blocks[0]
     return len(block.operations) == 1 and block.operations[0].operation.operands[0] == block.arguments[1]

@@ -1,4 +1,4 @@
-"""Look-ups and updates of one element in each row, as cross-entropies have them: tensors made for these alone need no memory."""
+"""Simplifies gathers and scatters of one element per row, as in cross-entropies, so that their large operands need no memory."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class RowAddressing:
     """How a gather or scatter addresses one element in each row of its operand."""
 
     dim: int
-    "The dimension of the operand along which rows lie."
+    "The dimension of the operand along which a row extends."
     batch: dict[int, int]
-    "Per other dimension of the operand, which dimension of the result (update) it is. The result's others have size 1."
+    "For each other dimension of the operand, its dimension in the result (update), whose remaining dimensions have size 1."
 
     @staticmethod
     def of(op: ir.Operation, indices: ir.Value) -> RowAddressing | None:
-        """None for an op that addresses anything else."""
+        """The row addressing of `op`, or None if it addresses more than one element per row."""
         how, shape, index_shape = addressing_of(op), shape_of(op.operands[0]), shape_of(indices)
         if len(how.addressed) != 1 or how.window or len(how.batching) != len(shape) - 1:
             return None
@@ -37,15 +37,15 @@ class RowAddressing:
             return None
         return RowAddressing(how.addressed[0], {dim: numbers.index(index_dim) for dim, index_dim in how.batching})
 
-    def spread(self, value: ir.Value, shape: list[int], emit: Builder) -> ir.Value:
-        """What an update, or the indices of one, has for each row, everywhere in it."""
+    def broadcast(self, value: ir.Value, shape: list[int], builder: Builder) -> ir.Value:
+        """Broadcasts updates or indices, which have one element per row, along the rows."""
         dims = sorted(self.batch, key=self.batch.__getitem__)
-        return emit.broadcast(emit.reshape(value, [shape[dim] for dim in dims]), shape, dims)
+        return builder.broadcast(builder.reshape(value, [shape[dim] for dim in dims]), shape, dims)
 
 
 @replaces("stablehlo.scatter")
 def select_row_updates(op: ir.Operation) -> list[ir.Value] | None:
-    """Makes a select of a scatter of one update for each row into a tensor of equal elements: readers compute it on the way.
+    """Replaces a scatter of one update per row into a splat tensor by a select, which fuses with its readers.
 
     Input:   %0 = "stablehlo.scatter"(%zeros, %labels, %u) inserted_window_dims = [1], input_batching_dims = [0],
                   scatter_indices_batching_dims = [0], scatter_dims_to_operand_dims = [1] ({ stablehlo.add }) :
@@ -64,33 +64,35 @@ def select_row_updates(op: ir.Operation) -> list[ir.Value] | None:
     rows, combiner = RowAddressing.of(op, indices), _combiner(op)
     if rows is None or combiner is None:
         return None
-    emit = Builder.current()
+    builder = Builder.current()
     if combiner:
-        before = emit.constant(updates.type, ir.DenseElementsAttr.get_splat(ir.RankedTensorType(updates.type), filled.element))
-        updates = emit.value(combiner, updates.type, [before, updates])
-    here = emit.compare("EQ", emit.iota(shape, rows.dim, element_of(indices)), rows.spread(indices, shape, emit))
-    return [emit.select(here, rows.spread(updates, shape, emit), operand)]
+        before = builder.constant(updates.type, ir.DenseElementsAttr.get_splat(ir.RankedTensorType(updates.type), filled.element))
+        updates = builder.value(combiner, updates.type, [before, updates])
+    is_row_index = builder.compare(
+        "EQ", builder.iota(shape, rows.dim, element_of(indices)), rows.broadcast(indices, shape, builder)
+    )
+    return [builder.select(is_row_index, rows.broadcast(updates, shape, builder), operand)]
 
 
 def _combiner(op: ir.Operation) -> str | None:
-    """The op by which a scatter combines an update with what was there; empty if the update takes its place, None if neither."""
+    """The op by which a scatter combines an update with the old element; empty if it overwrites; None for other bodies."""
     block = op.regions[0].blocks[0]
-    first, *others = [view.operation for view in block.operations]
-    if not others:
-        return "" if list(first.operands) == [block.arguments[1]] else None
-    return first.name if body_kind(op) else None
+    combine, *later_ops = [view.operation for view in block.operations]
+    if not later_ops:
+        return "" if list(combine.operands) == [block.arguments[1]] else None
+    return combine.name if body_kind(op) else None
 
 
 def _counts(element: ir.Type, size: int) -> bool:
-    """Whether integers of that type reach `size`."""
+    """True if integers of type `element` can count to `size`."""
     integer = ir.IntegerType(element)
     return size < 1 << (integer.width - (not integer.is_unsigned))
 
 
 @rewrites("stablehlo.gather")
 def look_up_row_sources(op: ir.Operation, rewriter: Legalizer) -> bool:
-    """Looks one element of each row up in what an elementwise op reads, and computes with these. What else the op reads must
-    be the same in all of a row.
+    """Moves a gather of one element per row before the elementwise op that computes its operand. The op's other operands must be
+    constant along rows.
 
     Input:   %0 = stablehlo.subtract %x, %largest in each row : tensor<8x16xf32>
              %1 = "stablehlo.gather"(%0, %labels) collapsed_slice_dims = [1], operand_batching_dims = [0],
@@ -99,30 +101,35 @@ def look_up_row_sources(op: ir.Operation, rewriter: Legalizer) -> bool:
              %1 = stablehlo.subtract %0, %largest : tensor<8xf32>
     """
     source, indices = op.operands
-    made = defining_op(source)
-    if made is None or made.name not in ELEMENTWISE or made.regions or (rows := RowAddressing.of(op, indices)) is None:
+    elementwise_op = defining_op(source)
+    if (
+        elementwise_op is None
+        or elementwise_op.name not in ELEMENTWISE
+        or elementwise_op.regions
+        or (rows := RowAddressing.of(op, indices)) is None
+    ):
         return False
     shape = shape_of(source)
     result = shape_of(op.results[0])
-    alike = {value: _of_rows(value, rows, result) for value in made.operands}
+    alike = {value: _row_value(value, rows, result) for value in elementwise_op.operands}
     varying = [value for value, make in alike.items() if make is None]
     if min(shape) < 1 or shape[rows.dim] < 2 or len(varying) != 1:
         return False
-    emit = Builder.current()
-    looked_up = emit.again(op, tensor(result, element_of(varying[0])), [varying[0], indices])
+    builder = Builder.current()
+    looked_up = builder.again(op, tensor(result, element_of(varying[0])), [varying[0], indices])
     rewriter.adopt(looked_up)
-    values = [looked_up if (make := alike[value]) is None else make(emit) for value in made.operands]
-    rewriter.replace(op, emit.again(made, op.results[0].type, values))
+    values = [looked_up if (make := alike[value]) is None else make(builder) for value in elementwise_op.operands]
+    rewriter.replace(op, builder.again(elementwise_op, op.results[0].type, values))
     return True
 
 
-def _of_rows(value: ir.Value, rows: RowAddressing, shape: list[int]) -> Callable[[Builder], ir.Value] | None:
-    """How to make `value`, if it is the same in all of a row, in the `shape` of what is looked up. A scalar stays one."""
+def _row_value(value: ir.Value, rows: RowAddressing, shape: list[int]) -> Callable[[Builder], ir.Value] | None:
+    """Builds `value`, if it is constant along rows, in the `shape` of the gathered elements, else None. A scalar stays one."""
     if not shape_of(value):
-        return lambda emit: value
-    if isinstance(found := known(value), Splat):
+        return lambda builder: value
+    if isinstance(splat := known(value), Splat):
         type_ = tensor(shape, element_of(value))
-        return lambda emit: emit.constant(type_, ir.DenseElementsAttr.get_splat(type_, found.element))
+        return lambda builder: builder.constant(type_, ir.DenseElementsAttr.get_splat(type_, splat.element))
     op = defining_op(value)
     if op is None or op.name != "stablehlo.broadcast_in_dim":
         return None
@@ -130,11 +137,13 @@ def _of_rows(value: ir.Value, rows: RowAddressing, shape: list[int]) -> Callable
     sizes = shape_of(source)
     if any(dim == rows.dim and size != 1 for dim, size in zip(dims, sizes, strict=True)):
         return None
-    kept = [number for number, dim in enumerate(dims) if dim != rows.dim]
+    source_dims = [number for number, dim in enumerate(dims) if dim != rows.dim]
 
-    def make(emit: Builder) -> ir.Value:
-        return emit.broadcast(
-            emit.reshape(source, [sizes[number] for number in kept]), shape, [rows.batch[dims[number]] for number in kept]
+    def make(builder: Builder) -> ir.Value:
+        return builder.broadcast(
+            builder.reshape(source, [sizes[number] for number in source_dims]),
+            shape,
+            [rows.batch[dims[number]] for number in source_dims],
         )
 
     return make

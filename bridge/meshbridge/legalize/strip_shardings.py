@@ -1,6 +1,6 @@
-"""Removes everything that says how a program is sharded, in any notation, and nothing else: what is left XLA runs on one device.
+"""`strip-shardings`: removes all shardings, in any notation, and nothing else, so that XLA runs the program on one device.
 
-It reads the program as it came. No converter and no other pass has a part in it, so that the result is a reference for them all.
+It shares no code with converters and other passes, so that the result is a reference for all of them.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from meshbridge.ir.passes import Pass, register
 _PASS_THROUGH = frozenset(
     {"mesh.shard", "sdy.sharding_constraint", "sdy.reshard", "sdy.propagation_barrier", "sdy.data_flow_edge"}
 )
-"""Operations that hand their first operand on."""
+"""Operations that return their first operand."""
 
 _CALLS_THROUGH = frozenset({"Sharding", "xla.sdy.FuncResultSharding", "xla.sdy.PropagationBarrier", "annotate_device_placement"})
-"""Targets of custom calls that do."""
+"""Targets of custom calls that return their first operand."""
 
 _ANNOTATIONS = frozenset({"mesh.sharding", "mesh.mesh", "sdy.mesh", SHARDING_GROUP})
-"""Operations without meaning for one device; users before definitions when erased from the end."""
+"""Operations without meaning on one device."""
 
 _GROUP_CALL = "xla.sdy.ShardingGroup"
-"""The target of a custom call that has none either."""
+"""The target of a custom call without meaning on one device."""
 
 _CALLS_PER_DEVICE = frozenset(
     {"SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape"}
 )
-"""Targets at which a program leaves or enters the shapes of one device."""
+"""Targets that convert between global and per-device shapes."""
 
 _ATTRIBUTES = ("sdy.", "meshbridge.", "mhlo.sharding", "mhlo.spmd_")
-"""How the names of attributes begin that speak of shardings alone."""
+"""Prefixes of attributes that only describe shardings."""
 
 _FRONTEND, _FRONTEND_KEYS = "mhlo.frontend_attributes", "xla.sdy."
 
@@ -55,7 +55,7 @@ class StripShardings(Pass):
     name: ClassVar[str] = "strip-shardings"
 
     def run(self, module: ir.Module) -> None:
-        """Raises OpError for a program that says what each device does: it has no meaning on one."""
+        """Raises OpError for a program with per-device code, which has no meaning on one device."""
         op = find_per_device(module)
         if op is not None:
             raise OpError(op, "says what each of several devices does: there is no unsharded program to run", _HINT)
@@ -80,10 +80,10 @@ class StripShardings(Pass):
 
 
 def find_per_device(module: ir.Module) -> ir.Operation | None:
-    """An operation of `module` that says what one of several devices does; None if there is none."""
-    known = _PASS_THROUGH | _ANNOTATIONS | {"sdy.named_computation", "sdy.return"}
+    """The first operation of `module` with per-device code, or None."""
+    handled = _PASS_THROUGH | _ANNOTATIONS | {"sdy.named_computation", "sdy.return"}
     for op in walk_all(module):
-        foreign = op.name.startswith(("mesh.", "sdy.")) and op.name not in known
+        foreign = op.name.startswith(("mesh.", "sdy.")) and op.name not in handled
         if foreign or MANUAL_AXES in op.attributes or _target(op) in _CALLS_PER_DEVICE:
             return op
     return None
@@ -94,20 +94,20 @@ def _target(op: ir.Operation) -> str:
 
 
 def _strip_attributes(op: ir.Operation) -> None:
-    kept = _stripped(op.attributes)
-    for name in [name for name in op.attributes if name not in kept]:
+    stripped = _without_shardings(op.attributes)
+    for name in [name for name in op.attributes if name not in stripped]:
         del op.attributes[name]
-    if _FRONTEND in kept:
-        op.attributes[_FRONTEND] = kept[_FRONTEND]
+    if _FRONTEND in stripped:
+        op.attributes[_FRONTEND] = stripped[_FRONTEND]
     for side in SIDES:
         if side in op.attributes:  # of a function
-            set_entries(op, side, map(_stripped, entries(op, side)))
+            set_entries(op, side, map(_without_shardings, entries(op, side)))
 
 
-def _stripped(attributes: ir.OpAttributeMap | dict[str, ir.Attribute]) -> dict[str, ir.Attribute]:
-    """Those that do not speak of shardings."""
-    kept = {name: attributes[name] for name in attributes if not name.startswith(_ATTRIBUTES)}
-    if _FRONTEND in kept:
-        strings = {name: text for name, text in dictionary(kept[_FRONTEND]).items() if not name.startswith(_FRONTEND_KEYS)}
-        kept[_FRONTEND] = ir.DictAttr.get(strings)
-    return kept
+def _without_shardings(attributes: ir.OpAttributeMap | dict[str, ir.Attribute]) -> dict[str, ir.Attribute]:
+    """The attributes that do not describe shardings."""
+    stripped = {name: attributes[name] for name in attributes if not name.startswith(_ATTRIBUTES)}
+    if _FRONTEND in stripped:
+        strings = {name: text for name, text in dictionary(stripped[_FRONTEND]).items() if not name.startswith(_FRONTEND_KEYS)}
+        stripped[_FRONTEND] = ir.DictAttr.get(strings)
+    return stripped

@@ -1,4 +1,4 @@
-"""The table of legalization patterns: each function below `legalize` enters its own, with the ops that it rewrites."""
+"""The table of legalization patterns. The functions in `legalize` register themselves with the ops that they rewrite."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ STATIC_FORMS = frozenset(
         "real_dynamic_slice",
     )
 )
-"""Ops that take sizes as operands; where these are constants, StableHLO's own pass puts the static op in their place."""
+"""Ops with sizes as operands. If these are constants, StableHLO's own pass replaces them by static ops."""
 
 _CREATING = "broadcast_in_dim concatenate constant iota pad reshape reverse slice transpose tuple"
 _DISPENSABLE = ELEMENTWISE | {f"stablehlo.{name}" for name in _CREATING.split()}
 
 
 class Legalizer(Rewriter):
-    """A program on global shapes while it is legalized."""
+    """Rewrites a program on global shapes."""
 
     def __init__(self, patterns: Sequence[Pattern[Legalizer]], module: ir.Module) -> None:
         self.names = frozenset(name for pattern in patterns for name in pattern.names)
         super().__init__(module)
 
     def is_dispensable(self, name: str) -> bool:
-        """Pure ops."""
+        """True for pure ops, which are erased once they have no readers."""
         return name in _DISPENSABLE
 
 
 PATTERNS: Registry[str, Pattern[Legalizer]] = Registry("pattern", lambda pattern: docstring(pattern.rewrite))
-"""By name, in the order in which they are tried on an op."""
+"""Patterns by name, in the order in which they are tried on an op."""
 
 Rewrite = Callable[[ir.Operation, Legalizer], bool]
 Replacement = Callable[[ir.Operation], Sequence[ir.Value] | None]
@@ -49,10 +49,10 @@ Replacement = Callable[[ir.Operation], Sequence[ir.Value] | None]
 def rewrites(
     *names: str, readers: frozenset[str] | None = None, where: Callable[[ir.Operation], bool] | None = None
 ) -> Callable[[Rewrite], Rewrite]:
-    """Enters a function that changes an op of one of `names`, or a reader of it (see `Pattern`), and says whether it did.
+    """Registers a function that changes an op of one of `names`, or a reader of it (see `Pattern`), and returns whether it did.
 
-    The pattern is called after the function. The insertion point is before the op that is changed, at its location. `where` says
-    of most ops that the function leaves them as they are, in less time.
+    The pattern has the function's name. The insertion point is before the changed op, at its location. `where` is a cheap
+    test that rejects most ops.
     """
 
     def enter(function: Rewrite) -> Rewrite:
@@ -70,7 +70,7 @@ def rewrites(
 
 
 def replaces(*names: str, where: Callable[[ir.Operation], bool] | None = None) -> Callable[[Replacement], Replacement]:
-    """Enters a function that gives the values to stand in place of an op's results; None leaves the op as it is."""
+    """Registers a function that returns the values to replace an op's results, or None to keep the op."""
 
     def enter(function: Replacement) -> Replacement:
         def rewrite(op: ir.Operation, rewriter: Legalizer) -> bool:

@@ -1,4 +1,4 @@
-"""Tuples: their elements go to those who ask for them."""
+"""Removes tuples: readers of an element get the element."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from meshbridge.legalize.table import Legalizer, replaces, rewrites
 
 @rewrites("stablehlo.tuple")
 def refuse_tuples(op: ir.Operation, rewriter: Legalizer) -> bool:
-    """Raises OpError if something takes the tuple as it is: it has no sharding."""
+    """Raises OpError if an op takes a whole tuple, which has no sharding."""
     for reader in rewriter.users(op.results[0]):
         if reader.name not in ("stablehlo.get_tuple_element", "stablehlo.tuple"):
             raise OpError(reader, "takes a tuple, which has no sharding", "pass its elements")
@@ -21,7 +21,7 @@ def take_tuples_apart(op: ir.Operation) -> list[ir.Value] | None:
              %0 = stablehlo.get_tuple_element %t[1]
     Output:  %b
     """
-    made = op.operands[0].owner
-    if isinstance(made, ir.Block) or made.name != "stablehlo.tuple":
+    tuple_op = op.operands[0].owner
+    if isinstance(tuple_op, ir.Block) or tuple_op.name != "stablehlo.tuple":
         return None
-    return [made.operands[ir.IntegerAttr(op.attributes["index"]).value]]
+    return [tuple_op.operands[ir.IntegerAttr(op.attributes["index"]).value]]

@@ -1,4 +1,4 @@
-"""Products written in the einsum notation, and `dot`: reductions, one `dot_general` and a transpose."""
+"""Expands einsums and `dot` to reductions, one `dot_general` and a transpose."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Labelled:
 @replaces("stablehlo.dot")
 def expand_dot(op: ir.Operation) -> list[ir.Value]:
     """`stablehlo.dot` of vectors and matrices contracts the last dimension with the first."""
-    left, right = op.operands
-    letters = "ab"[: len(shape_of(left)) - 1] + "k", "k" + "cd"[: len(shape_of(right)) - 1]
-    product = _product(op, Labelled(left, letters[0]), Labelled(right, letters[1]), letters[0][:-1] + letters[1][1:])
+    lhs, rhs = op.operands
+    letters = "ab"[: len(shape_of(lhs)) - 1] + "k", "k" + "cd"[: len(shape_of(rhs)) - 1]
+    product = _product(op, Labelled(lhs, letters[0]), Labelled(rhs, letters[1]), letters[0][:-1] + letters[1][1:])
     return [product.value]
 
 
 @replaces("stablehlo.einsum", "stablehlo.unary_einsum")
 def expand_einsum(op: ir.Operation) -> list[ir.Value]:
-    """`stablehlo.einsum` and `stablehlo.unary_einsum`, ellipses and repeated letters included.
+    """`stablehlo.einsum` and `stablehlo.unary_einsum`, with ellipses and repeated letters.
 
     Raises OpError for a notation that does not fit the operands.
     """
@@ -41,14 +41,15 @@ def expand_einsum(op: ir.Operation) -> list[ir.Value]:
     operands = [_read(op, value, term) for value, term in zip(op.operands, terms, strict=True)]
     output = output.replace("...", _ELLIPSIS[-_ellipsis_rank(op, terms) :] if "..." in output else "")
     reduced = [
-        _sum_out(_diagonal(one), output + "".join(other.labels for other in operands if other is not one)) for one in operands
+        _sum_out(_diagonal(operand), output + "".join(factor.labels for factor in operands if factor is not operand))
+        for operand in operands
     ]
     result = reduced[0] if len(reduced) == 1 else _product(op, reduced[0], reduced[1], output)
     return [_transposed(op, result, output)]
 
 
 _ELLIPSIS = "0123456789"
-"""Letters of the dimensions that `...` stands for; the last ones are the minor dimensions."""
+"""The letters of `...`; the last ones are the minor dimensions."""
 
 
 def _ellipsis_rank(op: ir.Operation, terms: Sequence[str]) -> int:
@@ -70,19 +71,19 @@ def _read(op: ir.Operation, value: ir.Value, term: str) -> Labelled:
 
 
 def _diagonal(tensor: Labelled) -> Labelled:
-    """A letter that comes twice is the diagonal: all else is zeroed, then the second dimension is summed out."""
+    """The diagonal for a repeated letter: zeroes all other elements, then sums over the second dimension."""
     repeated = next((dim for dim, label in enumerate(tensor.labels) if label in tensor.labels[:dim]), None)
     if repeated is None:
         return tensor
-    emit, first = Builder.current(), tensor.labels.index(tensor.labels[repeated])
-    one, other = (emit.iota(shape_of(tensor.value), dim) for dim in (first, repeated))
-    kept = emit.select(emit.compare("EQ", one, other), tensor.value, 0)
+    builder, original = Builder.current(), tensor.labels.index(tensor.labels[repeated])
+    row, column = (builder.iota(shape_of(tensor.value), dim) for dim in (original, repeated))
+    diagonal = builder.select(builder.compare("EQ", row, column), tensor.value, 0)
     labels = tensor.labels[:repeated] + tensor.labels[repeated + 1 :]
-    return _diagonal(Labelled(sum_over(kept, [repeated]), labels))
+    return _diagonal(Labelled(sum_over(diagonal, [repeated]), labels))
 
 
 def _sum_out(tensor: Labelled, wanted: str) -> Labelled:
-    """Sums over the letters that nobody else mentions."""
+    """Sums over the letters that are not `wanted`."""
     alone = [dim for dim, label in enumerate(tensor.labels) if label not in wanted]
     if not alone:
         return tensor
@@ -94,26 +95,26 @@ def sum_over(value: ir.Value, dims: Sequence[int]) -> ir.Value:
     return Builder.current().reduce(value, 0, dims, "add")
 
 
-def _product(op: ir.Operation, left: Labelled, right: Labelled, output: str) -> Labelled:
-    shared = [label for label in left.labels if label in right.labels]
+def _product(op: ir.Operation, lhs: Labelled, rhs: Labelled, output: str) -> Labelled:
+    shared = [label for label in lhs.labels if label in rhs.labels]
     batch = [label for label in shared if label in output]
     contracted = [label for label in shared if label not in output]
     numbers = stablehlo.DotDimensionNumbers.get(
-        [left.labels.index(label) for label in batch],
-        [right.labels.index(label) for label in batch],
-        [left.labels.index(label) for label in contracted],
-        [right.labels.index(label) for label in contracted],
+        [lhs.labels.index(label) for label in batch],
+        [rhs.labels.index(label) for label in batch],
+        [lhs.labels.index(label) for label in contracted],
+        [rhs.labels.index(label) for label in contracted],
     )
-    sizes = dict(zip(left.labels + right.labels, shape_of(left.value) + shape_of(right.value), strict=True))
-    free = [label for label in left.labels + right.labels if label not in shared]
+    sizes = dict(zip(lhs.labels + rhs.labels, shape_of(lhs.value) + shape_of(rhs.value), strict=True))
+    free = [label for label in lhs.labels + rhs.labels if label not in shared]
     labels = "".join(batch + free)
     element = ir.RankedTensorType(op.results[0].type).element_type
     kind = ir.RankedTensorType.get([sizes[label] for label in labels], element)
     attributes: dict[str, ir.Attribute] = {"dot_dimension_numbers": numbers}
     if "precision_config" in op.attributes:
         attributes["precision_config"] = op.attributes["precision_config"]
-    made = ir.Operation.create("stablehlo.dot_general", [kind], [left.value, right.value], attributes)
-    return Labelled(made.results[0], labels)
+    product = ir.Operation.create("stablehlo.dot_general", [kind], [lhs.value, rhs.value], attributes)
+    return Labelled(product.results[0], labels)
 
 
 def _transposed(op: ir.Operation, tensor: Labelled, output: str) -> ir.Value:

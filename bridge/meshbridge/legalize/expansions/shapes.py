@@ -1,4 +1,4 @@
-"""Broadcasts that an op does by itself, sizes that are known, and index_select."""
+"""Expands implicit broadcasts, static dimension sizes, and index_select."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from meshbridge.legalize.table import replaces
 
 @replaces("stablehlo.broadcast")
 def expand_broadcast(op: ir.Operation) -> list[ir.Value]:
-    """`stablehlo.broadcast` puts its dimensions in front."""
+    """`stablehlo.broadcast` prepends dimensions."""
     rank, added = len(shape_of(op.operands[0])), len(integers(op.attributes["broadcast_sizes"]))
-    return [spread(op.operands[0], shape_of(op.results[0]), range(added, added + rank))]
+    return [broadcast(op.operands[0], shape_of(op.results[0]), range(added, added + rank))]
 
 
-def spread(value: ir.Value, shape: Shape, dims: Sequence[int]) -> ir.Value:
-    """`value` over `shape`, its dimensions along `dims`."""
+def broadcast(value: ir.Value, shape: Shape, dims: Sequence[int]) -> ir.Value:
+    """Broadcasts `value` to `shape`, its dimensions along `dims`."""
     return value if shape_of(value) == shape else Builder.current().broadcast(value, shape, dims)
 
 
@@ -30,18 +30,22 @@ _BROADCASTING = (
 
 @replaces(*(f"chlo.broadcast_{name}" for name in _BROADCASTING.split()))
 def expand_broadcasting(op: ir.Operation) -> list[ir.Value]:
-    """`chlo.broadcast_add` and its like: operands of a smaller rank have `broadcast_dimensions` or the last dimensions."""
+    """`chlo.broadcast_add` and the like: operands of smaller rank have `broadcast_dimensions`, or the last dimensions."""
     result = shape_of(op.results[0])
     ranks = [len(shape_of(value)) for value in op.operands]
-    given = integers(op.attributes["broadcast_dimensions"]) if "broadcast_dimensions" in op.attributes else None
+    broadcast_dims = integers(op.attributes["broadcast_dimensions"]) if "broadcast_dimensions" in op.attributes else None
     operands = []
     for value, rank in zip(op.operands, ranks, strict=True):
-        along = given if given is not None and rank == len(given) < max(ranks) else range(len(result) - rank, len(result))
-        operands.append(spread(value, result, along))
-    kept = ("comparison_direction", "compare_type")
+        along = (
+            broadcast_dims
+            if broadcast_dims is not None and rank == len(broadcast_dims) < max(ranks)
+            else range(len(result) - rank, len(result))
+        )
+        operands.append(broadcast(value, result, along))
+    attribute_names = ("comparison_direction", "compare_type")
     dialect = "chlo" if op.name.removeprefix("chlo.broadcast_") in _CHLO else "stablehlo"
     name = f"{dialect}.{op.name.removeprefix('chlo.broadcast_')}"
-    attributes = {key: _as_stablehlo(op.attributes[key]) for key in kept if key in op.attributes}
+    attributes = {key: _as_stablehlo(op.attributes[key]) for key in attribute_names if key in op.attributes}
     return [Builder.current().value(name, op.results[0].type, operands, attributes)]
 
 
@@ -62,7 +66,7 @@ def expand_constant(op: ir.Operation) -> list[ir.Value]:
 
 @replaces("chlo.constant_like")
 def expand_constant_like(op: ir.Operation) -> list[ir.Value]:
-    """One number in the shape of the operand."""
+    """A constant with the shape of the operand."""
     value = op.attributes["value"]
     if not isinstance(value, ir.IntegerAttr | ir.FloatAttr):
         raise OpError(op, f"has the value {value}, expected an integer or a float")
@@ -71,20 +75,20 @@ def expand_constant_like(op: ir.Operation) -> list[ir.Value]:
 
 @replaces("stablehlo.get_dimension_size")
 def expand_dimension_size(op: ir.Operation) -> list[ir.Value]:
-    """Sizes are known when a program is partitioned."""
+    """A constant: shapes are static here."""
     dim = ir.IntegerAttr(op.attributes["dimension"]).value
     return [Builder.current().splat(op.results[0].type, shape_of(op.operands[0])[dim])]
 
 
 @replaces("stablehlo.torch_index_select")
 def expand_index_select(op: ir.Operation) -> list[ir.Value]:
-    """`stablehlo.torch_index_select` is a gather along one dimension, after some that indices and operand share."""
+    """`stablehlo.torch_index_select` is a gather along one dimension, with leading batch dimensions."""
     operand, indices = op.operands
     dim, batch = (ir.IntegerAttr(op.attributes[name]).value for name in ("dim", "batch_dims"))
     rank, index_rank = len(shape_of(operand)), len(shape_of(indices))
-    window = [other for other in range(rank) if other >= batch and other != dim]
-    offsets = [other if other < dim else other + index_rank - batch - 1 for other in window]
-    sizes = [1 if other == dim or other < batch else size for other, size in enumerate(shape_of(operand))]
+    window = [window_dim for window_dim in range(rank) if window_dim >= batch and window_dim != dim]
+    offsets = [window_dim if window_dim < dim else window_dim + index_rank - batch - 1 for window_dim in window]
+    sizes = [1 if operand_dim == dim or operand_dim < batch else size for operand_dim, size in enumerate(shape_of(operand))]
     numbers = stablehlo.GatherDimensionNumbers.get(
         offset_dims=offsets,
         collapsed_slice_dims=[dim],

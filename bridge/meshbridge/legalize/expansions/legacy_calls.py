@@ -1,4 +1,4 @@
-"""CHLO ops that artifacts of older versions of JAX carry as calls of a custom target named after MHLO's op."""
+"""CHLO ops that artifacts of older JAX versions have as custom calls, named after the MHLO op."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from meshbridge.legalize.table import replaces
 _ATTRIBUTES = "mhlo.attributes"
 _UNARY = "acos acosh asin asinh atanh cosh erf erf_inv sinh tan"
 
-OLDER_CALLS = {**{f"mhlo.{name}": f"chlo.{name}" for name in _UNARY.split()}, "mhlo.topk": "chlo.top_k"}
-"""The op that a call of each target is written as today."""
+LEGACY_CALLS = {**{f"mhlo.{name}": f"chlo.{name}" for name in _UNARY.split()}, "mhlo.topk": "chlo.top_k"}
+"""By target of a call: the CHLO op."""
 
 
 @replaces(CUSTOM_CALL)
 def expand_older_calls(op: ir.Operation) -> list[ir.Value] | None:
-    """`custom_call @mhlo.erf(%x)` -> `chlo.erf %x`; XLA makes the same of it.
+    """`custom_call @mhlo.erf(%x)` -> `chlo.erf %x`, as XLA reads it.
 
     Raises OpError for a top-k of the smallest elements, which CHLO does not have.
     """
-    name = OLDER_CALLS.get(call_target(op))
+    name = LEGACY_CALLS.get(call_target(op))
     if name is None:
         return None
     carried = ir.DictAttr(op.attributes[_ATTRIBUTES]) if _ATTRIBUTES in op.attributes else ir.DictAttr.get({})

@@ -1,4 +1,4 @@
-"""Fourier transforms over several dimensions, one dimension at a time, so that the others may be sharded meanwhile."""
+"""Splits Fourier transforms over several dimensions into transforms over one, during which the others may be sharded."""
 
 from __future__ import annotations
 
@@ -24,32 +24,33 @@ def split_transforms(op: ir.Operation) -> list[ir.Value] | None:
 
 
 def _split(op: ir.Operation) -> ir.Value:
-    """The last dimension holds the real side of a real transform: it comes first going forward, last coming back."""
+    """Transforms one dimension after the other. The last dimension is the real one: it is first in a real transform, and last in
+    the inverse."""
     lengths = integers(op.attributes["fft_length"])
     kind = str(stablehlo.FftTypeAttr(op.attributes["fft_type"]).value)
     value = op.operands[0]
     rank = ir.RankedTensorType(value.type).rank
-    last = rank - 1
-    others = range(last - 1, last - len(lengths), -1)
+    last_dim = rank - 1
+    outer_dims = range(last_dim - 1, last_dim - len(lengths), -1)
     result = ir.RankedTensorType(op.results[0].type)
     if kind == "IRFFT":
-        for dim in others:
+        for dim in outer_dims:
             value = _along(value, dim, "IFFT")
         return _transform(value, kind, lengths[-1], result)
     shape = list(ir.RankedTensorType(value.type).shape)
-    shape[last] = result.shape[last]
+    shape[last_dim] = result.shape[last_dim]
     value = _transform(value, kind, lengths[-1], ir.RankedTensorType.get(shape, result.element_type))
-    for dim in others:
+    for dim in outer_dims:
         value = _along(value, dim, "FFT" if kind == "RFFT" else kind)
     return value
 
 
 def _along(value: ir.Value, dim: int, kind: str) -> ir.Value:
-    """A complex transform along `dim`, which is swapped with the last dimension meanwhile."""
-    emit, swapped = Builder.current(), list(range(len(shape_of(value))))
+    """A complex transform along `dim`, between swaps with the last dimension."""
+    builder, swapped = Builder.current(), list(range(len(shape_of(value))))
     swapped[dim], swapped[-1] = swapped[-1], swapped[dim]
-    moved = emit.transpose(value, swapped)
-    return emit.transpose(_transform(moved, kind, shape_of(value)[dim], moved.type), swapped)
+    swapped_value = builder.transpose(value, swapped)
+    return builder.transpose(_transform(swapped_value, kind, shape_of(value)[dim], swapped_value.type), swapped)
 
 
 def _transform(value: ir.Value, kind: str, length: int, result: ir.Type) -> ir.Value:
