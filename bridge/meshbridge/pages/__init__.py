@@ -1,1 +1,1 @@
-"""Pages: a report as one HTML file that needs no network, and as a notebook shows it."""
+"""HTML pages of reports: one file that needs no network, and the output of a notebook's cell."""

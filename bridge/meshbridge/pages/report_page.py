@@ -1,7 +1,7 @@
-"""A report as HTML: one file that needs no network, and what a notebook shows of it.
+"""A report as HTML: one file that needs no network, and the output of a notebook's cell.
 
-Both are drawn from the report's JSON (docs/report.md): what they show, a program can read. Templates escape all that they are
-given; the page allows no script but its own, and no network.
+Both are rendered from the report's JSON (docs/report.md). Templates escape all values; the page allows only its own script, and
+no network.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from meshbridge.pages.timeline import timeline
 from meshbridge.text import size_text, time_text, visible
 
 NOTEBOOK_LINES = 12
-"""Source lines that a notebook shows; `to_html` has all."""
+"""The most source lines in a notebook; `to_html` has all."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A headline: a number, what it is, and what it consists of."""
+    """A headline: a number, its name, and its parts."""
 
     value: str
     name: str
@@ -38,14 +38,14 @@ class Figure:
 
 @dataclass(frozen=True)
 class Versus:
-    """The program beside what others make of it, as a table with a column for each."""
+    """A table that compares this plan with those of other partitioners, one column each."""
 
     heading: str
     names: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    "Of each a heading, then a cell for each name."
+    "A heading, then a cell for each name."
     bars: tuple[tuple[str, float | None], ...]
-    "By name, what is drawn as bars: wire bytes; None for who failed."
+    "The bars by name: wire bytes; None for a partitioner that failed."
     remarks: tuple[str, ...]
 
 
@@ -57,8 +57,8 @@ def report_page(
     step: PredictedStep | None = None,
     comparisons: Sequence[Versus] = (),
 ) -> str:
-    """The page of a report that is read from its JSON: of the program of some `name`, with `remarks` on what deserves a look, the
-    timeline of a predicted `step`, and comparisons."""
+    """The page of a report, from its JSON: with the program's `name`, `remarks`, the timeline of a predicted `step`, and
+    comparisons."""
     devices, script = Devices(report["mesh"]), _text("page.js")
     return visible(
         _templates()
@@ -83,7 +83,7 @@ def report_page(
 
 
 def notebook_page(report: Mapping[str, Any], *, remarks: Sequence[str] = ()) -> str:
-    """The headlines and the source lines that send most, for a cell of a notebook."""
+    """The output of a notebook's cell: the headlines, and the source lines that send most."""
     lines = by_line(report["collectives"])
     shown = tuple(islice(lines, NOTEBOOK_LINES))
     return visible(
@@ -94,7 +94,7 @@ def notebook_page(report: Mapping[str, Any], *, remarks: Sequence[str] = ()) -> 
 
 
 def headline(report: Mapping[str, Any]) -> Iterator[Figure]:
-    """The figures that stand first."""
+    """The headline figures."""
     started = sum(kind["executions"] for kind in report["by_kind"].values())
     yield Figure(size_text(report["wire_bytes"]), "on the wire", "per device and step")
     yield Figure(
@@ -106,8 +106,8 @@ def headline(report: Mapping[str, Any]) -> Iterator[Figure]:
     if report["mfu"] is not None:
         yield Figure(f"{report['mfu']:.1%}", "MFU", "model FLOPs utilisation of the predicted step")
     if report["tokens_per_second"] is not None:
-        each = report["tokens_per_second"] / report["mesh"]["devices"]
-        yield Figure(f"{report['tokens_per_second']:,.0f}", "tokens per second", f"{each:,.1f} per device")
+        per_device = report["tokens_per_second"] / report["mesh"]["devices"]
+        yield Figure(f"{report['tokens_per_second']:,.0f}", "tokens per second", f"{per_device:,.1f} per device")
     memory = report["memory"]
     parts = ", ".join(f"{part} {size_text(memory[part])}" for part in ("arguments", "results", "temporaries"))
     yield Figure(size_text(memory["peak"]), "of memory", f"about, per device: {parts}")
@@ -117,7 +117,7 @@ def headline(report: Mapping[str, Any]) -> Iterator[Figure]:
 def _work(work: Mapping[str, Any]) -> Figure:
     device, redundant = work["device"]["contractions"], work["redundant"]
     again = "" if redundant is None or not device else f", {max(redundant['contractions'], 0.0) / device:.1%} of them redundant"
-    unit, name = next((each for each in _UNITS if device >= each[0]), _UNITS[-1])
+    unit, name = next((entry for entry in _UNITS if device >= entry[0]), _UNITS[-1])
     return Figure(f"{device / unit:,.1f} {name}", "in products", f"per device and step{again}")
 
 
@@ -126,11 +126,13 @@ _UNITS = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP"), (1.0,
 
 @cache
 def _templates() -> Environment:
-    found = Environment(
+    environment = Environment(
         loader=PackageLoader("meshbridge.pages"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    found.filters.update(size=size_text, time=time_text, share=lambda part: f"{part:.1%}", count=lambda number: f"{number:,}")
-    return found
+    environment.filters.update(
+        size=size_text, time=time_text, share=lambda part: f"{part:.1%}", count=lambda number: f"{number:,}"
+    )
+    return environment
 
 
 def _text(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Lines of the user's source, as their files are now."""
+"""Reads lines of the user's source from the present files."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from functools import lru_cache
 from pathlib import Path
 
 AROUND = 2
-"""Lines shown before and after the one that is meant."""
+"""Lines shown before and after the requested one."""
 
 _MOST_CHARACTERS = 200
-"""Of a line: generated source has lines that nobody reads."""
+"""The most characters of a line: generated source has very long ones."""
 
 _MOST_BYTES = 4_000_000
 
@@ -28,9 +28,9 @@ class SnippetLine:
 
 
 def snippet(file: str, line: int) -> tuple[SnippetLine, ...]:
-    """The lines around `line`, which counts from 1; none where the file cannot be read or is shorter.
+    """The lines around `line`, which counts from 1; empty if the file cannot be read or is shorter.
 
-    Only Python's source is read, from files and from the cells of notebooks: a program may name any file.
+    Only Python source is read, from files and from the cells of notebooks, because a program may name any file.
     """
     lines = _lines(file)
     if not 1 <= line <= len(lines):
@@ -43,11 +43,11 @@ def _lines(file: str) -> Sequence[str]:
     path = Path(file)
     try:
         if path.suffix == ".py" and path.is_file():
-            found = path.stat()
-            return _read(path, (found.st_mtime_ns, found.st_size)) if found.st_size <= _MOST_BYTES else ()
-    except (OSError, SyntaxError, ValueError):  # gone, in no encoding that it says, or no name of a file
+            status = path.stat()
+            return _read(path, (status.st_mtime_ns, status.st_size)) if status.st_size <= _MOST_BYTES else ()
+    except (OSError, SyntaxError, ValueError):  # the file is gone, has another encoding than declared, or an invalid name
         return ()
-    return linecache.getlines(file) if file in linecache.cache else ()  # cells of notebooks are there and nowhere else
+    return linecache.getlines(file) if file in linecache.cache else ()  # has the cells of notebooks
 
 
 @lru_cache(maxsize=64)

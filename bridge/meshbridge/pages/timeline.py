@@ -1,4 +1,4 @@
-"""The predicted step as what the page's script draws: a track for each resource."""
+"""The predicted step as data for the page's script: a track for each resource."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from meshbridge.cost.trace import name_of, resources
 
 
 def timeline(step: PredictedStep) -> dict[str, Any]:
-    """`seconds` of the step; `tracks`: of each a name, lanes (loops stand in others), and slices: lane, number of the name in
-    `names`, start and length in microseconds, executions."""
+    """`seconds` of the step, `names`, and `tracks`, each with a name, the number of lanes (loops are nested), and slices: lane,
+    number in `names`, start and length in microseconds, executions."""
     names: dict[str, int] = {}
     numbers: dict[Hashable, int] = {}
 
     def number(part: ScheduleSlice) -> int:
-        key = (part.name, part.location.attr, part.executions)  # to read a location takes long
-        if (found := numbers.get(key)) is None:
-            found = numbers[key] = names.setdefault(name_of(part), len(names))
-        return found
+        key = (part.name, part.location.attr, part.executions)  # reading a location is slow
+        if (name_number := numbers.get(key)) is None:
+            name_number = numbers[key] = names.setdefault(name_of(part), len(names))
+        return name_number
 
     tracks = []
     for resource in resources(step):
         slices = [
-            [lane, number(each), _rounded(each.start), _rounded(each.seconds), each.executions]
-            for lane, each in _in_lanes(each for each in step.slices if each.resource == resource)
+            [lane, number(part), _rounded(part.start), _rounded(part.seconds), part.executions]
+            for lane, part in _in_lanes(part for part in step.slices if part.resource == resource)
         ]
         if slices:
             tracks.append({"name": resource, "lanes": 1 + max(lane for lane, *_ in slices), "slices": slices})
@@ -33,15 +33,15 @@ def timeline(step: PredictedStep) -> dict[str, Any]:
 
 
 def _in_lanes(slices: Iterable[ScheduleSlice]) -> list[tuple[int, ScheduleSlice]]:
-    """Slices in the order of their start, the longer ones first, each in the first lane that is free."""
+    """Places slices, by start and then longest first, each in the first free lane."""
     ends: list[float] = []
-    found = []
-    for each in sorted(slices, key=lambda each: (each.start, -each.seconds)):
-        free = (lane for lane, end in enumerate(ends) if end <= each.start * (1 + 1e-9))
+    placed = []
+    for part in sorted(slices, key=lambda part: (part.start, -part.seconds)):
+        free = (lane for lane, end in enumerate(ends) if end <= part.start * (1 + 1e-9))
         lane = next(free, len(ends))
-        ends[lane : lane + 1] = [each.start + each.seconds]
-        found.append((lane, each))
-    return found
+        ends[lane : lane + 1] = [part.start + part.seconds]
+        placed.append((lane, part))
+    return placed
 
 
 def _rounded(seconds: float) -> float:
