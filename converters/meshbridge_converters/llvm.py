@@ -25,15 +25,15 @@ from meshbridge.dialect.assembly.formats import (
     FORMATS,
     Element,
     Flag,
-    Format,
     Literal,
     OperandClause,
+    OpFormat,
     PartialClause,
     Types,
     ValueClause,
 )
 from meshbridge.dialect.assembly.printer import write
-from meshbridge.dialect.assembly.scanner import Scanner, place
+from meshbridge.dialect.assembly.scanner import Scanner, location_at
 from meshbridge.dialect.assembly.spelling import Spelling
 from meshbridge.dialect.assembly.values import AXES, AXIS_ARRAY, KIND, KindSyntax, Mismatch, Syntax, read_kind
 from meshbridge.dialect.ops import MeshOp, PermuteOp, ShardingOp, ShardOp
@@ -46,7 +46,7 @@ from meshbridge.read.formats import Program
 
 def _respelled(
     keywords: Mapping[str, str], kind: KindSyntax, partial: str, hints: Mapping[str, str]
-) -> dict[str, tuple[Format, ...]]:
+) -> dict[str, tuple[OpFormat, ...]]:
     """Our table with other keywords, reduction kinds and result names."""
 
     def element(ours: Element) -> Element:
@@ -75,7 +75,7 @@ _BARE_KIND = KindSyntax(" {}")
 """LLVM 21 prints two blanks before a kind: `reduction =  max`."""
 
 
-def _without_ours(table: dict[str, tuple[Format, ...]]) -> dict[str, tuple[Format, ...]]:
+def _without_ours(table: dict[str, tuple[OpFormat, ...]]) -> dict[str, tuple[OpFormat, ...]]:
     """What LLVM 21 and later know: no `permute`, and of `shard_shape` the form with a multi-index alone."""
     return {name: forms[-1:] if name == "shard_shape" else forms for name, forms in table.items() if name != "permute"}
 
@@ -95,7 +95,7 @@ class _Sharding19(Syntax):
         mesh = scanner.text[start:end]
         if scanner.at("::"):
             parameter = "failed to parse MeshSharding parameter 'mesh' which is to be a `::mlir::FlatSymbolRefAttr`"
-            there = f"{place(scanner.text, start, scanner.filename)}: error: custom op '{scanner.operation}' "
+            there = f"{location_at(scanner.text, start, scanner.filename)}: error: custom op '{scanner.operation}' "
             raise ParseError(f"{there}invalid kind of attribute specified\n{there}{parameter}")
         scanner.expect(",")
         split = AXIS_ARRAY.write(AXIS_ARRAY.read(scanner))
@@ -113,7 +113,7 @@ class _Sharding19(Syntax):
         return generic.removeprefix("#mesh.shard")
 
 
-_SHARD_19 = Format(
+_SHARD_19 = OpFormat(
     (OperandClause(), Literal("to"), ValueClause("", "shard", _Sharding19()), Flag("annotate_for_users")),
     Types.RESULTS,
     ("sharding_annotated",),

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 
 from meshbridge.dialect.assembly import printer, reader
-from meshbridge.dialect.assembly.formats import Element, Format, Literal, OperandClause, Symbol, Types, ValueClause
+from meshbridge.dialect.assembly.formats import Element, Literal, OperandClause, OpFormat, Symbol, Types, ValueClause
 from meshbridge.dialect.assembly.scanner import Scanner
 from meshbridge.dialect.assembly.spelling import Spelling
 from meshbridge.dialect.assembly.values import Mismatch, Syntax, read_integers
@@ -67,8 +67,8 @@ class _SizesClause(_Sizes):
         return super().read(scanner)
 
 
-def _form(*elements: Element, types: Types = Types.ONE_TO_ONE) -> tuple[Format, ...]:
-    return (Format(elements, types),)
+def _form(*elements: Element, types: Types = Types.ONE_TO_ONE) -> tuple[OpFormat, ...]:
+    return (OpFormat(elements, types),)
 
 
 _ON_TENSOR = _form(OperandClause())

@@ -85,7 +85,7 @@ def propagated(functions: Sequence[ir.Operation], module: ir.Module, interface: 
         graph = GraphBuilder(function, interface, pricing_of(mesh, objective)).build()
         _propagate(graph)
         if graph.mesh != mesh:
-            has_stayed = renumber(module, mesh, graph.mesh, known=[(function, graph.may_name_axes())])
+            has_stayed = renumber(module, mesh, graph.mesh, ops_below=[(function, graph.may_name_axes())])
             if mesh in [other.mesh for other in graphs] or not has_stayed:
                 return propagated(functions, module, interface, objective)
         graphs.append(graph)

@@ -1,4 +1,4 @@
-"""What the attributes of an argument or result of a partitioned function say: how its shards make up a global tensor."""
+"""Reads how the shards of an argument or result of a partitioned function make up a global tensor."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from meshbridge.ir.sharding import Axes, Split
 
 @dataclass(frozen=True)
 class Boundary:
-    """A global shape, the mesh axes along which its dimensions are split, and those along which devices hold terms of a sum.
+    """A global shape, the mesh axes that split its dimensions, and those along which it is unreduced.
 
-    A shard is the ceiling of each split dimension's share; the last ones are padded where shares are uneven.
+    The size of a shard is rounded up in each split dimension; the last shards are padded.
     """
 
     shape: tuple[int, ...]
@@ -24,7 +24,7 @@ class Boundary:
 
 
 def read_boundary(entry: Mapping[str, ir.Attribute], shard: ir.RankedTensorType) -> Boundary:
-    """The boundary of a tensor of that type, of whose attributes `entry` holds; without any it is replicated."""
+    """The boundary of a tensor whose shard has type `shard` and whose attributes are `entry`; replicated without attributes."""
     none: Split = ((),) * shard.rank
     if BOUNDARY_GLOBAL not in entry:
         return Boundary(tuple(shard.shape), none)

@@ -1,7 +1,7 @@
 """Builders of mesh operations in the style of the MLIR bindings: `build.all_gather(x, mesh, mesh_axes=[1], gather_axis=1)`.
 
-`mesh` is the Mesh value; result types follow from it. Operations are written `at` a Builder, or where the context managers of
-the bindings say.
+`mesh` is the Mesh value; result types follow from it. Operations are built `at` a Builder, or at the bindings' current insertion
+point.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def mesh(value: Mesh, *, at: Builder | None = None) -> ir.Operation:
 
 
 def sharding(value: Sharding, *, at: Builder | None = None) -> ir.Value:
-    """The SSA value of a static sharding."""
+    """Builds a static sharding as an SSA value."""
     attrs = {
         "mesh": ir.FlatSymbolRefAttr.get(value.mesh),
         "split_axes": attributes.axis_array_attr(value.split_axes),
@@ -72,7 +72,7 @@ def shard(
 def shard_definition(
     source: ir.Value, sharding: ir.Value, *, extras: Mapping[str, ir.Attribute] | None = None, at: Builder | None = None
 ) -> ir.Value:
-    """Annotates the definition of `source`; everything that used `source` uses the annotated value from then on."""
+    """Annotates the definition of `source`, and replaces its uses by the annotated value."""
     op = _create("shard", [source.type], [source, sharding], dict(extras or {}), at)
     source.replace_all_uses_except(op.results[0], op)
     return _result(op)
@@ -101,7 +101,7 @@ def _collective(
 
 
 def _resized(value: ir.Value, dim: int, multiply: int = 1, divide: int = 1) -> list[int]:
-    """The operand's shape with one dimension multiplied or divided; unknown sizes and group sizes make it unknown."""
+    """The operand's shape with one dimension multiplied or divided; dynamic sizes and group sizes make it dynamic."""
     shape = shape_of(value)
     if DYNAMIC in (shape[dim], multiply, divide):
         shape[dim] = DYNAMIC
@@ -277,7 +277,7 @@ def process_linear_index(mesh: Mesh, *, at: Builder | None = None) -> ir.Value:
 def neighbors_linear_indices(
     mesh: Mesh, device: Sequence[ir.Value], split_axes: Axes, *, at: Builder | None = None
 ) -> list[ir.Value]:
-    """The devices before and behind `device` along `split_axes`; negative where there is none."""
+    """The devices before and after `device` along `split_axes`; negative if there is none."""
     attrs = {"mesh": ir.FlatSymbolRefAttr.get(mesh.name), "split_axes": attributes.axes_attr(split_axes)}
     return _indices("neighbors_linear_indices", 2, device, attrs, at)
 
@@ -288,5 +288,5 @@ def get_sharding(value: ir.Value, *, at: Builder | None = None) -> ir.Value:
 
 
 def shard_shape(shape: Sequence[int], sharding: ir.Value, device: ir.Value, *, at: Builder | None = None) -> list[ir.Value]:
-    """The sizes of the shard that the device of that linear number holds of a tensor of `shape`; unknown sizes are DYNAMIC."""
+    """The sizes of the shard of a tensor of `shape` on the device with that linear number; dynamic sizes are DYNAMIC."""
     return _indices("shard_shape", len(shape), [sharding, device], {"shape": attributes.integers_attr(shape)}, at)

@@ -1,7 +1,6 @@
-"""The discardable attributes in which annotated and partitioned programs carry what the mesh dialect has no words for.
+"""Checks the discardable attributes in which programs carry what the mesh dialect cannot express.
 
-MLIR lets any attribute stand under any name. These are read as what they are, so that a program that comes from outside is
-checked for them once, when it is read.
+MLIR allows any attribute under any name. A program from outside is checked once, when it is read.
 """
 
 from __future__ import annotations
@@ -37,12 +36,11 @@ from meshbridge.ir.mlir import MeshError, VerifyError, ir, walk
 from meshbridge.ir.uses import defining_name
 
 PREFIX = b"meshbridge."
-"""What a program that carries any of them has in it."""
+"""The text that a program with any of these attributes contains."""
 
 
 def check(module: ir.Module) -> None:
-    """Raises VerifyError where `module` carries an attribute of another kind than its name says, or that names an axis which no
-    mesh has."""
+    """Raises VerifyError if an attribute has another kind than its name requires, or names an axis that no mesh has."""
     ranks = {view.sym_name: len(view.shape) for view in mesh_ops(module.body) if _has_shape(view)}
     for op in walk(module.operation):
         for name, attr in _attributes(op):
@@ -59,11 +57,11 @@ def check(module: ir.Module) -> None:
 
 
 OF_AXES = frozenset({REPLICATED_AXES, MANUAL_AXES, OPTION, BOUNDARY_SPLIT, BOUNDARY_PARTIAL, RESULT_SPLIT})
-"""Those that list axes of a mesh."""
+"""The attributes that list mesh axes."""
 
 
 def mesh_of(op: ir.Operation) -> str | None:
-    """The mesh that an operation names, itself or by its sharding; None for that of its function."""
+    """The mesh that an operation names, directly or by its sharding; None if it names none."""
     for value in op.operands if op.name in ("mesh.shard", "mesh.shard_shape") else ():
         if defining_name(value) == "mesh.sharding":
             return mesh_of(op_of(value))
@@ -133,7 +131,7 @@ _KINDS: dict[str, tuple[str, Callable[[ir.Attribute], bool]]] = {
     NAN_FOLLOWS: ("a unit", lambda attr: isinstance(attr, ir.UnitAttr)),
     REQUIRED: ("true or false", lambda attr: isinstance(attr, ir.BoolAttr)),
 }
-"""What each of them is, in words and as a test."""
+"""By attribute: its kind in words, and the test for it."""
 
 
 def _has_shape(mesh: MeshOp) -> bool:
@@ -141,7 +139,7 @@ def _has_shape(mesh: MeshOp) -> bool:
 
 
 def _fits(name: str, attr: ir.Attribute, op: ir.Operation) -> bool:
-    """Whether there are as many entries as axes or dimensions, and none for others; where `op` is what carries it."""
+    """True if the entries of `attr` fit the axes or dimensions of `op`."""
     if op.name == MeshOp.OPERATION_NAME and name in (AXIS_NAMES, AXIS_DIGITS, DEVICE_IDS):
         mesh = MeshOp(op)
         if not _has_shape(mesh):  # which the verifier refuses

@@ -1,11 +1,11 @@
-"""Annotations of one value that contradict each other: what the dialect's spec lists as undefined usages of `mesh.shard`.
+"""Finds annotations of one value that contradict each other, which the dialect's spec lists as undefined usages of `mesh.shard`.
 
 %1 = mesh.shard %0 to %a : tensor<4x8xf32>
 %2 = mesh.shard %1 to %b : tensor<4x8xf32>         warning: the definition of %0 has two shardings
 
-They are worth a warning and no error: LLVM reads such programs, and its own tests hold some. Here each annotation is
-a step of its own, so that the value is resharded from one to the next. A `mesh.shard` that a converter has written for
-an operation (`meshbridge.source`: a sharding constraint of JAX, say) is such a step in the program already.
+They are warnings, not errors: LLVM reads such programs, and its own tests have some. Here the value is resharded from one
+annotation to the next. A `mesh.shard` that a converter wrote for an operation (`meshbridge.source`, for example a sharding
+constraint of JAX) is meant as such a step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def undefined_chains(module: ir.Module) -> list[str]:
     warnings: list[str] = []
     if not mesh_ops(module.body):
         return warnings
-    same: dict[Sharding, Sharding] = {}
+    unique: dict[Sharding, Sharding] = {}
     shardings: dict[ir.Value[Any], Sharding] = {}
     shards: dict[ir.Value[Any], tuple[ShardOp, Sharding]] = {}
     definitions: dict[ir.Value[Any], tuple[ShardOp, Sharding]] = {}
@@ -33,17 +33,17 @@ def undefined_chains(module: ir.Module) -> list[str]:
         if name == ShardingOp.OPERATION_NAME:
             with suppress(MeshError, KeyError, TypeError):  # the verifier says which attribute is wrong, or missing
                 sharding = ShardingOp(op).value.trimmed()
-                shardings[op.result] = same.setdefault(sharding, sharding)
+                shardings[op.result] = unique.setdefault(sharding, sharding)
         elif name == ShardOp.OPERATION_NAME:
             source, annotation = op.operands
-            if (found := shardings.get(annotation)) is None:
+            if (declared := shardings.get(annotation)) is None:
                 continue
             shard = ShardOp(op)
-            shards[op.result] = shard, found
+            shards[op.result] = shard, declared
             before = shards.get(source)
             if before is None and not shard.annotate_for_users:
-                before = definitions.setdefault(source, (shard, found))
-            if before is not None and before[1] is not found and (contradiction := _contradiction(before[0], shard)):
+                before = definitions.setdefault(source, (shard, declared))
+            if before is not None and before[1] is not declared and (contradiction := _contradiction(before[0], shard)):
                 warnings.append(
                     f"{source_location(op)}: warning: '{name}' op {contradiction}, {_MEANING}\n"
                     f"{source_location(before[0].operation)}: note: the other annotation is here"
@@ -55,7 +55,7 @@ _MEANING = "which is undefined; the value is resharded from one to the other."
 
 
 def _contradiction(before: ShardOp, shard: ShardOp) -> str:
-    """What is wrong with `shard` of the value that `before` annotates otherwise, or of its result; "" if nothing is."""
+    """The contradiction between `shard` and `before`, an earlier annotation of its operand; "" if there is none."""
     is_step = SOURCE in before.attributes or SOURCE in shard.attributes
     if is_step or (shard.annotate_for_users and not before.annotate_for_users):
         return ""

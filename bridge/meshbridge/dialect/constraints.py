@@ -1,4 +1,4 @@
-"""The rules of each mesh operation, as a table. The wording is upstream's; rules that it lacks are marked `closed hole`."""
+"""The table of rules of each mesh operation. The wording is upstream's; rules that it lacks are marked `closed hole`."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def _tensors(operand_non_zero: bool, result_non_zero: bool) -> Callable[[Signatu
     return rule
 
 
-def _check_tensor(what: str, type_: ir.Type, non_zero: bool) -> None:
+def _check_tensor(title: str, type_: ir.Type, non_zero: bool) -> None:
     ranked = isinstance(type_, ir.RankedTensorType)
     if not ranked or (non_zero and not shape_of(type_)):
         expected = "non-0-ranked.tensor of any type values" if non_zero else "ranked tensor of any type values"
-        raise Broken(f"{what} must be {expected}, but got '{type_}'")
+        raise Broken(f"{title} must be {expected}, but got '{type_}'")
 
 
 def same_element_type(signature: Signature) -> None:
@@ -57,15 +57,15 @@ def same_shape(signature: Signature) -> None:
         raise Broken("requires the same shape for all operands and results")
 
 
-def compatible(one: Shape, other: Shape) -> bool:
-    """Whether two shapes can be equal at run time."""
-    return len(one) == len(other) and all(a == b or DYNAMIC in (a, b) for a, b in zip(one, other, strict=True))
+def compatible(lhs: Shape, rhs: Shape) -> bool:
+    """True if two shapes can be equal at run time."""
+    return len(lhs) == len(rhs) and all(a == b or DYNAMIC in (a, b) for a, b in zip(lhs, rhs, strict=True))
 
 
-def _all_match(what: str, read: Callable[[ir.Type], object]) -> Callable[[Signature], None]:
+def _all_match(noun: str, read: Callable[[ir.Type], object]) -> Callable[[Signature], None]:
     def rule(signature: Signature) -> None:
         if read(signature.operands[0]) != read(signature.results[0]):
-            raise Broken(f"failed to verify that all of {{input, result}} have same {what}")
+            raise Broken(f"failed to verify that all of {{input, result}} have same {noun}")
 
     return rule
 
@@ -76,7 +76,7 @@ ranks_match = _all_match("rank", lambda type_: len(shape_of(type_)))
 
 
 def reduction_is_sound(signature: Signature) -> None:
-    """Closed holes: bitwise reductions of other than integers, orderings of complex numbers, floats gathered in integers."""
+    """Closed holes: bitwise reductions of non-integers, orders of complex numbers, floats accumulated in integers."""
     kind = attributes.kind(signature.attributes["reduction"])
     source, result = element_of(signature.operands[0]), element_of(signature.results[0])
     check_reduction(kind, result)
@@ -97,7 +97,7 @@ def is_integer(type_: ir.Type) -> bool:
 
 
 def mesh_is_positive(signature: Signature) -> None:
-    """`mesh.mesh`. Closed holes: a dimension of 0, and more axes than have numbers."""
+    """`mesh.mesh`. Closed holes: a dimension of 0, and more than MOST_AXES axes."""
     shape = signature.integers("shape")
     if len(shape) > MOST_AXES:
         raise Broken(f"rank of mesh is expected to be at most {MOST_AXES}, found {len(shape)}")
@@ -126,20 +126,20 @@ def axes_are_of_the_mesh(name: str) -> Callable[[Signature], None]:
 
 
 def check_split_axes(split: Split, mesh: Mesh) -> None:
-    """Every axis exists; negative and duplicate ones have upstream's own words."""
+    """Raises Broken for axes that do not exist, are negative or duplicate."""
     check_axes_once(split)
     _check_axes_exist(itertools.chain.from_iterable(split), mesh)
 
 
 def check_axes_once(split: Split) -> None:
-    """What can be said of axes without their mesh."""
-    seen: set[int] = set()
+    """Raises Broken for negative and duplicate axes, which need no mesh."""
+    axes_so_far: set[int] = set()
     for axis in itertools.chain.from_iterable(split):
         if axis < 0:
             raise Broken("mesh axis is expected to be non-negative")
-        if axis in seen:
+        if axis in axes_so_far:
             raise Broken("mesh axis duplicated")
-        seen.add(axis)
+        axes_so_far.add(axis)
 
 
 def _check_axes_exist(axes: Iterable[int], mesh: Mesh) -> None:
@@ -165,10 +165,10 @@ def one_index_per_neighbour(signature: Signature) -> None:
 
 
 def indices_only(signature: Signature) -> None:
-    for what, types in (("operand", signature.operands), ("result", signature.results)):
+    for title, types in (("operand", signature.operands), ("result", signature.results)):
         for number, type_ in enumerate(types):
             if not isinstance(type_, ir.IndexType):
-                raise Broken(f"{what} #{number} must be variadic of index, but got '{type_}'")
+                raise Broken(f"{title} #{number} must be variadic of index, but got '{type_}'")
 
 
 def in_group_device(name: str) -> Callable[[Signature], None]:
@@ -204,10 +204,10 @@ def axis_in_range(name: str) -> Callable[[Signature], None]:
     return rule
 
 
-def _check_dimension(axis: int, expected: int, found: int) -> None:
-    if found not in (DYNAMIC, expected):
+def _check_dimension(axis: int, expected: int, actual: int) -> None:
+    if actual not in (DYNAMIC, expected):
         wanted = "dynamic" if expected == DYNAMIC else expected
-        raise Broken(f"Dimension size mismatch for result axis {axis}. Expected {wanted}, but got {found}.")
+        raise Broken(f"Dimension size mismatch for result axis {axis}. Expected {wanted}, but got {actual}.")
 
 
 def _check_other_dimensions(signature: Signature, *changed: int) -> None:
@@ -269,7 +269,7 @@ def shift_axis_is_grouping(signature: Signature) -> None:
 
 
 def target_axes_permute(signature: Signature) -> None:
-    """`permute` relabels: both lists hold the same axes."""
+    """Both lists of a `permute` have the same axes."""
     if sorted(signature.integers("target_axes")) != sorted(signature.integers("mesh_axes")):
         raise Broken("target axes are expected to be a permutation of mesh axes.")
 

@@ -1,9 +1,9 @@
-"""Folds of mesh operations: what is always true of one operation or of two alike, wherever it stands.
+"""Folds mesh operations, merges duplicates, and erases dead ones.
 
-MLIR does not know that unregistered operations are pure, so that dead and duplicate mesh operations are ours to remove too.
-Upstream's folds are kept where they are sound. Three are not (facts of LLVM 21 and 22) and differ here: even offsets are dropped
-only where they cover the dimension, shards that differ in `annotate_for_users` stay apart, and a second, different shard of a
-value is not chained onto the first.
+MLIR does not know that unregistered operations are pure, so that it does not remove dead and duplicate mesh operations.
+Upstream's folds are used if they are sound. Three are not (in LLVM 21 and 22) and differ here: even offsets are dropped only if
+they cover the dimension, shards that differ in `annotate_for_users` stay separate, and a second, different shard of a value is
+not chained onto the first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def simplify(module: ir.Module, *, fold: bool = True, merge: bool = True) -> boo
 
 
 class Folder(Rewriter):
-    """A module while its mesh operations are folded."""
+    """Folds the mesh operations of a module."""
 
     names = OPERATION_NAMES
 
@@ -45,27 +45,27 @@ class Folder(Rewriter):
         super().__init__(module)
 
     def is_dispensable(self, name: str) -> bool:
-        """None: what has no uses goes at the end, by its effects."""
+        """False for all: ops without uses are erased at the end, by their effects."""
         return False
 
     def first_alike(self, op: ir.Operation) -> ir.Operation:
-        """The first `mesh.shard` that annotates what the `mesh.shard` `op` annotates, in the same way."""
+        """The first `mesh.shard` with the value, sharding and kind of annotation of the `mesh.shard` `op`."""
         view = ShardOp(op)
         return self.annotated.setdefault((view.source, _sharding(view.sharding), view.annotate_for_users), op)
 
 
 def _sharding(value: ir.Value) -> object:
-    """What an operation without dynamic entries says, else the value itself."""
-    made = value.owner
-    if isinstance(made, ir.Block) or made.name != ShardingOp.OPERATION_NAME or len(made.operands):
+    """The sharding of a `mesh.sharding` without dynamic entries, else the value itself."""
+    definition = value.owner
+    if isinstance(definition, ir.Block) or definition.name != ShardingOp.OPERATION_NAME or len(definition.operands):
         return value
-    return ShardingOp(made.operation).value
+    return ShardingOp(definition.operation).value
 
 
 def _erase_dead(folder: Folder) -> bool:
-    """Erases mesh operations without uses, users before what they use.
+    """Erases mesh operations without uses, users before their operands.
 
-    A `mesh.shard` without uses goes too, as an operation without effects, but for that of an argument: it says what callers pass.
+    A `mesh.shard` without uses is erased, too, except that of an argument, which gives the caller's sharding.
     """
     erased, roots = False, folder.roots
     for op in roots:
@@ -84,7 +84,7 @@ def _is_used(value: ir.Value[Any]) -> bool:
 
 def _has_effect(op: ir.Operation, folder: Folder) -> bool:
     if op.name in _MESSAGES:
-        return not _alone(op, folder)
+        return not _is_identity(op, folder)
     if op.name == ShardOp.OPERATION_NAME:
         view = ShardOp(op)
         return is_argument(view.source) and not view.annotate_for_users and folder.first_alike(op) == op
@@ -92,29 +92,29 @@ def _has_effect(op: ir.Operation, folder: Folder) -> bool:
 
 
 def _replace(op: ir.Operation, value: ir.Value[Any]) -> bool:
-    """Uses of the operation's result become uses of `value`; the operation dies with the others that have no uses."""
+    """Replaces the uses of the operation's result by `value`; the operation is erased later."""
     if not _is_used(op.results[0]):
         return False
     op.results[0].replace_all_uses_with(value)
     return True
 
 
-def _alone(op: ir.Operation, folder: Folder) -> bool:
-    """Whether every device is a group of its own, so that the collective returns what it is given."""
+def _is_identity(op: ir.Operation, folder: Folder) -> bool:
+    """True if every device is a group of its own, so that the collective returns its operand."""
     axes = CollectiveOpView(op).mesh_axes
     mesh = folder.meshes.get(CollectiveOpView(op).mesh)
     return not axes or (mesh is not None and prod(mesh.shape[axis] for axis in axes) == 1)
 
 
 def _fold_collective(op: ir.Operation, folder: Folder) -> bool:
-    """In groups of one device a collective is the identity. Where the element type changes it converts, and stays."""
-    if op.operands[0].type != op.results[0].type or not _alone(op, folder):
+    """A collective over groups of one device is the identity, unless it converts the element type."""
+    if op.operands[0].type != op.results[0].type or not _is_identity(op, folder):
         return False
     return _replace(op, op.operands[0])
 
 
 def _fold_shift(op: ir.Operation, folder: Folder) -> bool:
-    """A shift by nothing, or around all of its axis."""
+    """A shift by 0, or by a multiple of the axis with `rotate`."""
     view = ShiftOp(op)
     mesh = folder.meshes.get(view.mesh)
     size = mesh.shape[view.shift_axis] if mesh is not None else DYNAMIC
@@ -123,15 +123,15 @@ def _fold_shift(op: ir.Operation, folder: Folder) -> bool:
 
 
 def _fold_shard(op: ir.Operation, folder: Folder) -> bool:
-    """The same annotation twice in a row, or of one value twice in a block."""
+    """A repeated annotation, in a row or of one value in a block."""
     view = ShardOp(op)
-    made = view.source.owner
-    before = ShardOp(made.operation) if not isinstance(made, ir.Block) and made.name == op.name else None
+    definition = view.source.owner
+    before = ShardOp(definition.operation) if not isinstance(definition, ir.Block) and definition.name == op.name else None
     if before is not None and before.annotate_for_users == view.annotate_for_users:
         alike = _sharding(before.sharding) == _sharding(view.sharding)
         return alike and _only_inherent(op) and _replace(op, view.source)
-    first = folder.first_alike(op)
-    return first != op and first.block == op.block and _only_inherent(op) and _replace(op, first.results[0])
+    earlier = folder.first_alike(op)
+    return earlier != op and earlier.block == op.block and _only_inherent(op) and _replace(op, earlier.results[0])
 
 
 def _only_inherent(op: ir.Operation) -> bool:
@@ -139,7 +139,7 @@ def _only_inherent(op: ir.Operation) -> bool:
 
 
 def _fold_sharding(op: ir.Operation, folder: Folder) -> bool:
-    """Constant operands become static entries; halos of nothing and offsets of even shards go."""
+    """Makes constant operands static entries, and drops empty halos and offsets of even shards."""
     view = ShardingOp(op)
     offset_count = attributes.integers(op.attributes["operandSegmentSizes"])[0]
     operands = list(op.operands)
@@ -159,34 +159,36 @@ def _fold_sharding(op: ir.Operation, folder: Folder) -> bool:
         "static_halo_sizes": attributes.integers_attr(halos),
         "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(offset_operands), len(halo_operands)]),
     }
-    kept = [*offset_operands, *halo_operands]
-    new = ir.Operation.create(op.name, [op.results[0].type], kept, attrs, loc=op.location, ip=ir.InsertionPoint(op))
-    folder.replace(op, new.results[0])
+    operands_left = [*offset_operands, *halo_operands]
+    folded = ir.Operation.create(op.name, [op.results[0].type], operands_left, attrs, loc=op.location, ip=ir.InsertionPoint(op))
+    folder.replace(op, folded.results[0])
     return True
 
 
 def _static(entries: tuple[int, ...], operands: list[ir.Value[Any]]) -> tuple[tuple[int, ...], list[ir.Value[Any]]]:
-    """The list with known operands written in, and the operands that stay."""
-    left = iter(operands)
-    kept: list[ir.Value[Any]] = []
+    """The list with constant operands as static entries, and the remaining operands."""
+    dynamic = iter(operands)
+    dynamic_operands: list[ir.Value[Any]] = []
     result: list[int] = []
     for entry in entries:
-        operand = next(left) if entry == DYNAMIC else None
-        known = _constant(operand) if operand is not None else entry
-        if operand is not None and known is None:
-            kept.append(operand)
-        result.append(DYNAMIC if known is None else known)
-    return tuple(result), kept
+        operand = next(dynamic) if entry == DYNAMIC else None
+        number = _constant(operand) if operand is not None else entry
+        if operand is not None and number is None:
+            dynamic_operands.append(operand)
+        result.append(DYNAMIC if number is None else number)
+    return tuple(result), dynamic_operands
 
 
 def _constant(value: ir.Value) -> int | None:
-    made = value.owner
-    held = made.attributes["value"] if not isinstance(made, ir.Block) and made.name == "arith.constant" else None
-    return int(held.value) if isinstance(held, ir.IntegerAttr) else None
+    definition = value.owner
+    number = (
+        definition.attributes["value"] if not isinstance(definition, ir.Block) and definition.name == "arith.constant" else None
+    )
+    return int(number.value) if isinstance(number, ir.IntegerAttr) else None
 
 
 def _is_even(offsets: tuple[int, ...]) -> bool:
-    """Whether the offsets say what the sharding says without them. The verifier has checked that they end with the dimension."""
+    """True if the offsets are those of even shards. The verifier checks that they end with the dimension."""
     step = offsets[1] - offsets[0]
     return all(offset == index * step for index, offset in enumerate(offsets))
 
@@ -215,32 +217,32 @@ PATTERNS: tuple[Pattern[Folder], ...] = (
 
 
 def _merge(folder: Folder) -> bool:
-    """Replaces mesh operations by earlier ones that are alike and dominate them; returns whether there were any."""
+    """Replaces mesh operations by equal ones that dominate them; returns True if there are any."""
     first_readers: dict[ir.Value | None, ir.Operation] = {}
-    "By first operand, the first operation that was met; most are the only one."
+    "By first operand, the first operation in the walk; most are the only one."
     alike: dict[object, list[ir.Operation]] = {}
     several: set[ir.Value | None] = set()
     changed = False
     for op in folder.roots:
         operand = op.operands[0] if len(op.operands) else None
-        first = first_readers.setdefault(operand, op)
-        if first is op:
+        first_reader = first_readers.setdefault(operand, op)
+        if first_reader is op:
             continue
         if operand not in several:
             several.add(operand)
-            alike.setdefault(_merge_key(first), []).append(first)
+            alike.setdefault(_merge_key(first_reader), []).append(first_reader)
         before = alike.setdefault(key := _merge_key(op), [])
-        same = next((other for other in before if folder.dominates(other, op)), None) if key is not None else None
-        if same is None:
+        equal_op = next((earlier for earlier in before if folder.dominates(earlier, op)), None) if key is not None else None
+        if equal_op is None:
             before.append(op)
         else:
-            folder.replace(op, *same.results)
+            folder.replace(op, *equal_op.results)
             changed = True
     return changed
 
 
 def _merge_key(op: ir.Operation) -> object | None:
-    """What makes two operations compute the same; None if they are not to be merged."""
+    """A key that is equal for operations that compute the same; None for operations that are not merged."""
     operands = tuple(op.operands)
     if op.name in _MESSAGES or any(isinstance(operand.type, ir.MemRefType) for operand in operands):
         return None

@@ -1,4 +1,4 @@
-"""What the arguments and results of a program are called."""
+"""Names of the arguments and results of a program."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ _NAMED = re.compile(r'loc\("((?:[^"\\]|\\.)*)"(?:\(unknown\))?\)')
 
 
 class Names(NamedTuple):
-    """Of the arguments and results of `main`, in order; empty for one without a name."""
+    """The names of the arguments and results of `main`, in order; "" for one without a name."""
 
     arguments: tuple[str, ...]
     results: tuple[str, ...]
 
 
 def names_of(module: ir.Module) -> Names:
-    """The names that JAX gives: paths in the trees of arguments, `params['head']`, which it keeps as locations, and of results,
-    `result[0]`."""
+    """JAX's names: paths in the trees of arguments, `params['head']`, which are their locations, and of results, `result[0]`."""
     return names_in(main_function(module))
 
 
 def names_in(main: ir.Operation) -> Names:
-    """The same, of the function itself."""
+    """The names in the function `main`."""
     arguments = [name_of(value) for value in main.regions[0].blocks[0].arguments]
     attributes = entries(main, "res_attrs") or [{} for _ in function_type(main).results]
     results = [ir.StringAttr(entry[RESULT_INFO]).value if RESULT_INFO in entry else "" for entry in attributes]
@@ -36,6 +35,6 @@ def names_in(main: ir.Operation) -> Names:
 
 
 def name_of(argument: ir.BlockArgument) -> str:
-    """The path of an argument; empty where it has none."""
-    found = _NAMED.fullmatch(str(argument.location))
-    return unescaped(found[1]) if found else ""
+    """The path of an argument; empty if it has none."""
+    location = _NAMED.fullmatch(str(argument.location))
+    return unescaped(location[1]) if location else ""

@@ -23,7 +23,7 @@ class MeshDialect(ir.Dialect):
 
 
 class _Attribute(Generic[T]):
-    """An accessor of the attribute that is called as it is in its class, or `name`; `default` where an op may lack it."""
+    """An accessor of the attribute `name`, by default its own name in the class; `default` if an op may lack it."""
 
     def __init__(self, read: Callable[[ir.Attribute], T], name: str = "", default: T | None = None) -> None:
         self.read = read
@@ -39,7 +39,7 @@ class _Attribute(Generic[T]):
 
 
 def _integers(name: str = "") -> _Attribute[tuple[int, ...]]:
-    """Of a list of axes or sizes; none where the op lacks it."""
+    """An accessor of a list of axes or sizes, empty if the op lacks it."""
     return _Attribute(attributes.integers, name, ())
 
 
@@ -63,7 +63,7 @@ class _Operand:
 
 
 class MeshOpView(ir.OpView):
-    """What the accessors below share."""
+    """The base of all operations of the dialect."""
 
     OPERATION_NAME: ClassVar[str]
     _ODS_REGIONS = (0, True)
@@ -83,7 +83,7 @@ class MeshOp(MeshOpView):
 
     @property
     def value(self) -> Mesh:
-        """The mesh with the axis names, sub-axes and device order that its discardable attributes carry."""
+        """The mesh, with axis names, sub-axes and device order from its discardable attributes."""
         attrs = self.operation.attributes
         names = tuple(map(attributes.string, ir.ArrayAttr(attrs[AXIS_NAMES]))) if AXIS_NAMES in attrs else ()
         devices = attributes.integers(attrs[DEVICE_IDS]) if DEVICE_IDS in attrs else ()
@@ -92,35 +92,35 @@ class MeshOp(MeshOpView):
 
 
 AXIS_NAMES = "meshbridge.axis_names"
-"""Discardable attribute of `mesh.mesh`: what the user calls the axes (the dialect numbers them)."""
+"""Discardable attribute of `mesh.mesh`: the user's names of the axes, which the dialect numbers."""
 
 AXIS_DIGITS = "meshbridge.axis_digits"
-"""Discardable attribute of `mesh.mesh`: how many of its axes each axis that the user knows is, where sub-axes are in use."""
+"""Discardable attribute of `mesh.mesh`: into how many axes of the mesh each of the user's axes is divided."""
 
 DEVICE_IDS = "meshbridge.device_ids"
-"""Discardable attribute of `mesh.mesh`: device ids in row-major order, where they are not 0, 1, 2, …"""
+"""Discardable attribute of `mesh.mesh`: device ids in row-major order, unless they are 0, 1, 2, …"""
 
 OPEN_DIMS = "meshbridge.open_dims"
-"""Discardable attribute of `mesh.shard`: tensor dimensions that propagation may split further. Those not listed are closed."""
+"""Discardable attribute of `mesh.shard`: tensor dimensions that propagation may split further. All others are closed."""
 
 PRIORITIES = "meshbridge.priorities"
-"""Discardable attribute of `mesh.shard`: per tensor dimension the round (0 first) in which it propagates, -1 if none given."""
+"""Discardable attribute of `mesh.shard`: for each tensor dimension, the round (from 0) in which it propagates; -1 without one."""
 
 REPLICATED_AXES = "meshbridge.replicated_axes"
 """Discardable attribute of `mesh.shard`: mesh axes that must not split the value, open dimensions or not."""
 
 SOURCE = "meshbridge.source"
-"""Discardable attribute of `mesh.shard`: the source operation that it was made from, where its position alone does not say so."""
+"""Discardable attribute of `mesh.shard`: the source operation that it was made from, unless its position implies it."""
 
 SOURCE_ATTRIBUTES = "meshbridge.source_attributes"
-"""Discardable attribute of `mesh.shard`: what that operation says besides its sharding. Of a manual computation, the
-REPLICATED_AXES that its sharding leaves unsaid."""
+"""Discardable attribute of `mesh.shard`: other attributes of the source operation. For a manual computation, the REPLICATED_AXES
+that its sharding does not name."""
 
 UNSAID = "meshbridge.unsaid"
-"""Discardable attribute of `mesh.shard`: the operation that it was made from gives no sharding. It only keeps the position."""
+"""Discardable attribute of `mesh.shard`: the source operation has no sharding; the annotation only marks its position."""
 
 REQUIRED = "meshbridge.required"
-"""Discardable attribute of `mesh.shard`: what the RFC's annotation says, false for a hint that the compiler may disregard."""
+"""Discardable attribute of `mesh.shard`: the RFC's `required`; false for a hint that the compiler may ignore."""
 
 OPTION = "meshbridge.sharding_option"
 """Discardable attribute of a payload op: the mesh axes of each of its loops (the RFC, ShardingOption)."""
@@ -129,24 +129,24 @@ BOUNDARY_GLOBAL = "meshbridge.global"
 """Attribute of an argument or result of a partitioned function: the type of the global tensor."""
 
 BOUNDARY_MESH = "meshbridge.mesh"
-"""Attribute of an argument or result of a partitioned function: the mesh that it is sharded on. Of a function: the mesh that it
-runs on, where nothing in it names one."""
+"""Attribute of an argument or result of a partitioned function: the mesh that it is sharded on. Attribute of a function: its
+mesh, if nothing in it names one."""
 
 BOUNDARY_SPLIT = "meshbridge.split_axes"
-"""Attribute of an argument or result of a partitioned function: how its shards make up the global tensor."""
+"""Attribute of an argument or result of a partitioned function: the mesh axes that split each dimension."""
 
 BOUNDARY_PARTIAL = "meshbridge.partial_axes"
-"""Beside it where the devices along these axes hold the terms of a sum: JAX's `unreduced`."""
+"""Attribute of an argument or result of a partitioned function: the axes along which it is unreduced."""
 
 NAN_FOLLOWS = "meshbridge.nan_follows"
-"""Discardable attribute of `mesh.all_reduce`: all that is computed of a NaN that it may lose is NaN anyway."""
+"""Discardable attribute of `mesh.all_reduce`: values computed from a NaN that it may lose are NaN anyway."""
 
 RESULT_SPLIT = "meshbridge.result_split_axes"
 """Discardable attribute of a payload op of a partitioned function: for each result, the mesh axes that split its dimensions, and
-behind these those along which it is partial."""
+then those along which it is partial."""
 
 GATHERED = "meshbridge.gathered"
-"""Unit attribute of an op that runs replicated on gathered operands, because nothing says how to partition it."""
+"""Unit attribute of an op that runs replicated on gathered operands, because it has no sharding rule."""
 
 MANUAL_AXES = "meshbridge.manual_axes"
 """Discardable attribute of an operation whose region is already local along these mesh axes."""
@@ -232,18 +232,18 @@ class ShardShapeOp(MeshOpView):
 
     shape = _integers()
     dims = _integers()
-    "The shape in LLVM 21's form, of which `device` has the coordinates of the device."
+    "The shape in LLVM 21's form, in which `device` has the device's coordinates."
     device = _integers()
 
 
 class CollectiveOpView(MeshOpView):
-    """An operation over device groups. Devices that differ along `mesh_axes` alone form a group; with no axes each is its own."""
+    """An operation over device groups. Devices that only differ along `mesh_axes` form a group; no axes: each device does."""
 
     mesh_axes = _integers()
     input = _Operand(0)
 
     def device(self, name: str) -> tuple[int | ir.Value[Any], ...]:
-        """The in-group device that `root`, `source` or `destination` names: static entries as int, dynamic ones as values."""
+        """The coordinates in attribute `name` (`root`, `source` or `destination`): static ones as int, dynamic ones as values."""
         dynamic = iter(list(self.operation.operands)[1:])
         entries = attributes.integers(attrs[name]) if name in (attrs := self.operation.attributes) else ()
         return tuple(next(dynamic) if entry == DYNAMIC else entry for entry in entries)
@@ -262,14 +262,14 @@ class AllGatherOp(CollectiveOpView):
 
 @_cext.register_operation(MeshDialect)
 class AllReduceOp(CollectiveOpView):
-    """Reduces over each group; the result's element type is the one that accumulates."""
+    """Reduces over each group, in the result's element type."""
 
     OPERATION_NAME = "mesh.all_reduce"
 
 
 @_cext.register_operation(MeshDialect)
 class AllSliceOp(CollectiveOpView):
-    """Each device keeps its piece along `slice_axis`; no communication."""
+    """Each device keeps its piece along `slice_axis`, without communication."""
 
     OPERATION_NAME = "mesh.all_slice"
 
@@ -288,14 +288,14 @@ class AllToAllOp(CollectiveOpView):
 
 @_cext.register_operation(MeshDialect)
 class BroadcastOp(CollectiveOpView):
-    """The root's tensor on every device of its group."""
+    """Sends the root's tensor to every device of its group."""
 
     OPERATION_NAME = "mesh.broadcast"
 
 
 @_cext.register_operation(MeshDialect)
 class GatherOp(CollectiveOpView):
-    """`all_gather` whose result is defined on the root alone."""
+    """`all_gather` with a result that is only defined on the root."""
 
     OPERATION_NAME = "mesh.gather"
 
@@ -304,7 +304,7 @@ class GatherOp(CollectiveOpView):
 
 @_cext.register_operation(MeshDialect)
 class ReduceOp(CollectiveOpView):
-    """`all_reduce` whose result is defined on the root alone."""
+    """`all_reduce` with a result that is only defined on the root."""
 
     OPERATION_NAME = "mesh.reduce"
 
@@ -364,7 +364,7 @@ class UpdateHaloOp(MeshOpView):
 
 @_cext.register_operation(MeshDialect)
 class PermuteOp(CollectiveOpView):
-    """`mesh.permute`: meshbridge's one addition to the dialect, a relabelling of equal shards that the resharding spec needs.
+    """`mesh.permute`: meshbridge's only addition to the dialect, a permutation of equal shards that the resharding spec needs.
 
     The device whose row-major number along `target_axes` is L receives from the device whose number along `mesh_axes` is L.
     Both lists hold the same axes in different orders.

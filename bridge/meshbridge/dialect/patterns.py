@@ -10,16 +10,16 @@ _ROOT = re.compile(r"[^\[.]*")
 
 
 def keys_of(path: str) -> tuple[str, ...]:
-    """The keys of a path as JAX writes it: `params`, `layers`, `0` of `params['layers'][0]`. A slash within a key parts keys."""
+    """The keys of a path in JAX's spelling: `params`, `layers`, `0` of `params['layers'][0]`. A slash within a key divides it."""
     root = _ROOT.match(path)
     assert root is not None
-    found = (root[0], *("".join(groups).strip('"') for groups in _KEY.findall(path[root.end() :])))
-    return tuple(part for key in found for part in key.split("/") if part)
+    keys = (root[0], *("".join(groups).strip('"') for groups in _KEY.findall(path[root.end() :])))
+    return tuple(part for key in keys for part in key.split("/") if part)
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Whether a path is one that the pattern means. A pattern is the path itself, or keys with slashes between them, or a path in
-    which keys are left out: `*` stands for any part of a key, `**` as a key for any number of keys."""
+    """True if the pattern matches the path. A pattern is a path, or keys with slashes between them; `*` matches any part of a
+    key, and the key `**` any number of keys."""
     return pattern == path or _regex(pattern).fullmatch("".join(f"{key}/" for key in keys_of(path))) is not None
 
 

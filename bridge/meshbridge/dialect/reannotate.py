@@ -1,4 +1,4 @@
-"""Other shardings for the arguments and results of an annotated program, and constraints taken out of it."""
+"""Changes the shardings of arguments and results of an annotated program, and removes constraints."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from meshbridge.ir.uses import defining_name, defining_op
 
 
 def constraints(module: ir.Module) -> list[ir.Operation]:
-    """The annotations that came from an operation of the program, which gives its operand back otherwise sharded; those of the
-    functions that it calls, too."""
-    found = [op for op in walk_all(module) if op.name == ShardOp.OPERATION_NAME]
-    return [op for op in found if _is_constraint(op)]
+    """The annotations that come from sharding constraints, also in called functions."""
+    annotations = [op for op in walk_all(module) if op.name == ShardOp.OPERATION_NAME]
+    return [op for op in annotations if _is_constraint(op)]
 
 
 def _is_constraint(op: ir.Operation) -> bool:
@@ -26,7 +25,7 @@ def _is_constraint(op: ir.Operation) -> bool:
 
 
 def constraint_of_argument(main: ir.Operation, index: int) -> ir.Operation | None:
-    """The first of those that takes an argument as it is."""
+    """The first constraint whose operand is the argument itself."""
     waiting: list[ir.Value] = [main.regions[0].blocks[0].arguments[index]]
     while waiting:
         for op in [use.owner.operation for use in waiting.pop().uses if use.owner.operation.name == ShardOp.OPERATION_NAME]:
@@ -37,7 +36,7 @@ def constraint_of_argument(main: ir.Operation, index: int) -> ir.Operation | Non
 
 
 def constraint_of_result(main: ir.Operation, index: int) -> ir.Operation | None:
-    """The last of those that gives a result as it is."""
+    """The last constraint whose result is returned directly."""
     value = _returned(main).operands[index]
     while defining_name(value) == ShardOp.OPERATION_NAME:
         op: ir.Operation = value.owner.operation
@@ -48,7 +47,7 @@ def constraint_of_result(main: ir.Operation, index: int) -> ir.Operation | None:
 
 
 def drop(ops: Iterable[ir.Operation]) -> None:
-    """Takes annotations out of the program."""
+    """Removes annotations from the program."""
     for op in list(ops):
         value, declared = op.operands
         op.results[0].replace_all_uses_with(value)
@@ -58,13 +57,13 @@ def drop(ops: Iterable[ir.Operation]) -> None:
 
 
 def annotation_of_argument(main: ir.Operation, index: int) -> ir.Operation | None:
-    """What says how the caller holds an argument."""
+    """The annotation with the caller's sharding of an argument."""
     argument = main.regions[0].blocks[0].arguments[index]
     return next((use.owner.operation for use in argument.uses if _is_boundary(use.owner.operation, for_users=False)), None)
 
 
 def annotation_of_result(main: ir.Operation, index: int) -> ir.Operation | None:
-    """What says how the caller gets a result."""
+    """The annotation with the caller's sharding of a result."""
     op = defining_op(_returned(main).operands[index])
     return op if op is not None and _is_boundary(op, for_users=True) else None
 
@@ -76,9 +75,9 @@ def _is_boundary(op: ir.Operation, *, for_users: bool) -> bool:
 
 
 def annotate_argument(main: ir.Operation, index: int, sharding: Sharding | None) -> None:
-    """Lets the caller hold an argument of `main` so; None leaves that open."""
-    if (said := annotation_of_argument(main, index)) is not None:
-        drop([said])
+    """Sets the caller's sharding of an argument of `main`; None leaves it open."""
+    if (annotation := annotation_of_argument(main, index)) is not None:
+        drop([annotation])
     if sharding is None:
         return
     block = main.regions[0].blocks[0]
@@ -87,12 +86,12 @@ def annotate_argument(main: ir.Operation, index: int, sharding: Sharding | None)
 
 
 def annotate_result(main: ir.Operation, index: int, sharding: Sharding | None) -> None:
-    """Lets the caller get a result of `main` so; None leaves that open."""
-    returned, said = _returned(main), annotation_of_result(main, index)
-    if said is not None:
-        returned.operands[index] = said.operands[0]
-        if not list(said.results[0].uses):
-            said.erase()
+    """Sets the caller's sharding of a result of `main`; None leaves it open."""
+    returned, annotation = _returned(main), annotation_of_result(main, index)
+    if annotation is not None:
+        returned.operands[index] = annotation.operands[0]
+        if not list(annotation.results[0].uses):
+            annotation.erase()
     if sharding is not None:
         at = Builder(main.location, ir.InsertionPoint(returned))
         value = returned.operands[index]
@@ -100,6 +99,6 @@ def annotate_result(main: ir.Operation, index: int, sharding: Sharding | None) -
 
 
 def _returned(main: ir.Operation) -> ir.Operation:
-    found = terminator(main.regions[0].blocks[0])
-    assert found is not None
-    return found
+    end = terminator(main.regions[0].blocks[0])
+    assert end is not None
+    return end

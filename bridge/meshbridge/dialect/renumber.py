@@ -1,11 +1,11 @@
-"""Parts of mesh axes in place of the axes, wherever a program names them.
+"""Divides mesh axes into sub-axes, wherever a program names them.
 
 Before:  mesh.mesh @m(shape = 4)
          %1 = mesh.broadcast %0 on @m mesh_axes = [0] root = [3] : (tensor<8xf32>) -> tensor<8xf32>
 After:   mesh.mesh @m(shape = 2x2) {meshbridge.axis_digits = array<i64: 2>}
          %1 = mesh.broadcast %0 on @m mesh_axes = [0, 1] root = [1, 1] : (tensor<8xf32>) -> tensor<8xf32>
 
-The same devices do the same. A coordinate along an axis becomes one along each of its parts, constant or not.
+The program does the same on each device. A coordinate along an axis, constant or not, becomes one along each sub-axis.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from meshbridge.ir.subaxes import parts_of
 
 _OF_MESH_OPS = frozenset({"mesh_axes", "target_axes", "axes", "split_axes", "partial_axes"})
 _CARRIED = OF_AXES | {SOURCE_ATTRIBUTES}
-"""Attributes that list mesh axes: of the dialect's operations, and discardable ones."""
+"""Discardable attributes that list mesh axes."""
 
 _OF_OTHER_OPS = _CARRIED | {"arg_attrs", "res_attrs"}
-"""Those of other operations."""
+"""Attributes of other operations that list mesh axes."""
 
 _NAMING = _OF_MESH_OPS | _OF_OTHER_OPS | {"mesh"}
-"""One of these stands on every operation that names an axis, or a mesh."""
+"""Every operation that names an axis or a mesh has one of these attributes."""
 
 _DEVICES = ("root", "source", "destination", "device")
-"""Attributes that list coordinates. Those that are not constant are the last operands."""
+"""Attributes that list coordinates. Dynamic coordinates are the last operands."""
 
 
 def renumber(
@@ -50,14 +50,14 @@ def renumber(
     before: Mesh,
     after: Mesh,
     *,
-    known: Iterable[tuple[ir.Operation, list[ir.Operation]]] = (),
+    ops_below: Iterable[tuple[ir.Operation, list[ir.Operation]]] = (),
     parts: Sequence[Axes] | None = None,
 ) -> bool:
-    """Declares `after`, in which axes of `before` are cut (see `subaxes.cut`), and names its axes where those of `before` are.
-    `parts` says which of them each axis of `before` is, where `after` is another view of the same devices.
+    """Declares `after`, in which axes of `before` are divided (see `subaxes.cut`), and replaces the axes of `before` by its axes.
 
-    Whether all operations have stayed: one that has an operand or a result per axis is replaced. `known` are functions, each with
-    the operations below it that may name axes: there, no others are looked at.
+    `parts` gives the new axes of each old one, if `after` is another view of the same devices. `ops_below` gives, for some
+    functions, the operations that may name axes. Returns False if an operation was replaced, because it has an operand or result
+    per axis.
     """
     renumbering = _Renumbering(before, tuple(parts_of(before, after) if parts is None else parts), after)
     with module.context, ir.Location.unknown():
@@ -68,8 +68,8 @@ def renumber(
                     view.attributes[AXIS_DIGITS] = attributes.integers_attr(after.digits)
                 continue
             function = view.operation
-            below = next((ops for other, ops in known if other == function), None)
-            naming = [op for op in (function, *(inside(function) if below is None else below)) if may_name_axes(op)]
+            inner_ops = next((ops for known_function, ops in ops_below if known_function == function), None)
+            naming = [op for op in (function, *(inside(function) if inner_ops is None else inner_ops)) if may_name_axes(op)]
             if before.name in named_meshes(naming):
                 for op in naming:
                     renumbering.operation(op)
@@ -77,9 +77,9 @@ def renumber(
 
 
 def may_name_axes(op: ir.Operation) -> bool:
-    """Whether an operation has an attribute that names an axis, or a mesh."""
-    said = op.attributes
-    return len(said) > 0 and not _NAMING.isdisjoint(said.keys())
+    """True if an operation has an attribute that names an axis or a mesh."""
+    attrs = op.attributes
+    return len(attrs) > 0 and not _NAMING.isdisjoint(attrs.keys())
 
 
 @dataclass
@@ -92,7 +92,7 @@ class _Renumbering:
     has_replaced: bool = False
 
     def operation(self, op: ir.Operation) -> None:
-        """Renumbers what one operation says; replaces it where it has other operands or results then."""
+        """Renumbers the axes of one operation; replaces it if its operands or results change."""
         if not op.name.startswith("mesh."):
             if not _OF_OTHER_OPS.isdisjoint(op.attributes.keys()) and mesh_of(op) in (None, self.before.name):
                 self._set(op, _OF_OTHER_OPS)
@@ -113,7 +113,7 @@ class _Renumbering:
                 op.attributes[name] = self._attribute(op.attributes[name])
 
     def _attribute(self, attr: ir.Attribute) -> ir.Attribute:
-        """A list of axes, one for each dimension, or either for each result; of arguments and results, their attributes."""
+        """Renumbers a list of axes, lists of axes per dimension or result, or the attributes of arguments and results."""
         if isinstance(attr, ir.ArrayAttr):
             return ir.ArrayAttr.get([self._attribute(entry) for entry in attr])
         if isinstance(attr, ir.DictAttr):
@@ -136,7 +136,7 @@ class _Renumbering:
         return [self.after.shape[part] for part in self.parts[axis]]
 
     def _mesh_operation(self, op: ir.Operation) -> None:
-        """One whose results stay."""
+        """Renumbers an operation whose results do not change."""
         listed = next((name for name in _DEVICES if name in op.attributes), None)
         if listed is not None or op.name == "mesh.neighbors_linear_indices":
             self._device(op, listed)
@@ -144,12 +144,12 @@ class _Renumbering:
             self._set(op, _OF_MESH_OPS | _CARRIED)
 
     def _device(self, op: ir.Operation, listed: str | None) -> None:
-        """One that names a device, by its coordinates in its group or on the mesh."""
+        """Renumbers an operation that names a device by coordinates in its group or on the mesh."""
         every = tuple(range(self.before.rank))
         axes = attributes.integers(op.attributes["mesh_axes"]) if "mesh_axes" in op.attributes else every
         entries = attributes.integers(op.attributes[listed]) if listed else (DYNAMIC,) * len(every)
-        first = len(op.operands) - entries.count(DYNAMIC)
-        known, unknown = list(op.operands)[:first], iter(list(op.operands)[first:])
+        first_index = len(op.operands) - entries.count(DYNAMIC)
+        leading, unknown = list(op.operands)[:first_index], iter(list(op.operands)[first_index:])
         device: list[Index] = []
         for axis, entry in zip(axes, entries, strict=True):
             digits = self.arithmetic.delinearize(next(unknown) if entry == DYNAMIC else entry, self._sizes(axis), 0)
@@ -162,10 +162,10 @@ class _Renumbering:
         if "operandSegmentSizes" in attrs:
             segments = [*attributes.integers(attrs["operandSegmentSizes"])[:-1], len(values)]
             attrs["operandSegmentSizes"] = ir.DenseI32ArrayAttr.get(segments)
-        self._replace(op, op.name, [*known, *values], attrs)
+        self._replace(op, op.name, [*leading, *values], attrs)
 
     def _coordinates(self, op: ir.Operation) -> None:
-        """One with a result for each axis, of which each part has its own now."""
+        """Renumbers an operation with one result per axis, which now has one per sub-axis."""
         axes = attributes.integers(op.attributes["axes"]) or tuple(range(self.before.rank))
         parts = self._axes(axes)
         attrs = {"mesh": self._symbol, "axes": attributes.axes_attr(parts)}
@@ -179,7 +179,7 @@ class _Renumbering:
         self.has_replaced = True
 
     def _shift(self, op: ShiftOp) -> None:
-        """Neighbours along an axis are none along one of its parts: such a shift is a permute of devices."""
+        """Renumbers a shift. Neighbours along a divided axis are none along a sub-axis: such a shift becomes a permute."""
         axis, size = op.shift_axis, self.before.shape[op.shift_axis]
         if len(self.parts[axis]) == 1:
             op.operation.attributes["shift_axis"] = attributes.index_attr(self.parts[axis][0])
@@ -189,14 +189,14 @@ class _Renumbering:
         if len(steps):
             attrs = self.groups.moves(self.before, axis_digits(self.before, (axis,)), steps)
             self._replace(op.operation, "stablehlo.collective_permute", list(op.operation.operands), attrs)
-        else:  # nobody receives anything, so what a device holds is as good as any
+        else:  # no device receives anything, so the result is undefined
             op.operation.results[0].replace_all_uses_with(op.input)
             op.operation.erase()
             self.has_replaced = True
 
     def _replace(self, op: ir.Operation, name: str, operands: Sequence[ir.Value], attrs: Mapping[str, ir.Attribute]) -> None:
-        made = ir.Operation.create(name, [result.type for result in op.results], operands, dict(attrs))
-        for old, new in zip(op.results, made.results, strict=True):
-            old.replace_all_uses_with(new)
+        replacement = ir.Operation.create(name, [result.type for result in op.results], operands, dict(attrs))
+        for old_result, new_result in zip(op.results, replacement.results, strict=True):
+            old_result.replace_all_uses_with(new_result)
         op.erase()
         self.has_replaced = True

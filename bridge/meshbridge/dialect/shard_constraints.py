@@ -1,6 +1,6 @@
 """The rules of `mesh.sharding`, `mesh.shard` and the operations that read a sharding or update halos.
 
-A sharding alone must name axes of its mesh once each; with a tensor, it must also fit the tensor's dimensions.
+A sharding must name each axis of its mesh at most once. The sharding of a tensor must also fit its dimensions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _check_is_sharding(signature: Signature) -> None:
 
 
 def _check_halos(halo_sizes: tuple[int, ...], split: Split) -> None:
-    """Two for each dimension that is split. Closed hole: negative ones."""
+    """Checks two sizes for each split dimension. Closed hole: negative sizes."""
     if halo_sizes and len(halo_sizes) != 2 * sum(bool(axes) for axes in split):
         raise Broken("halo sizes must be specified for all split axes.")
     if any(size < 0 and size != DYNAMIC for size in halo_sizes):
@@ -48,15 +48,15 @@ def _check_halos(halo_sizes: tuple[int, ...], split: Split) -> None:
 
 
 def _check_offsets(offsets: tuple[int, ...], split: Split, mesh: Mesh) -> None:
-    """One list per split dimension: from 0 up, one entry per shard and one for the end.
+    """Checks one list per split dimension, from 0 up, with one entry per shard and one for the end.
 
-    Closed holes: upstream counts the sum of the axes' sizes where a dimension is split along several (their product is meant),
-    accepts entries beyond the last, and lists that do not start at 0.
+    Closed holes: for a dimension that is split along several axes, upstream counts the sum of their sizes instead of the product.
+    It accepts additional entries, and lists that do not start at 0.
     """
     if DYNAMIC in mesh.shape:
         raise Broken("sharded dims offsets are not allowed for devices meshes with dynamic shape.")
     counts = [group_size(mesh, axes) + 1 for axes in split if axes]
-    if len(counts) == 1:  # as in upstream before the size, where it is plain to which dimension the offsets belong
+    if len(counts) == 1:  # as upstream, before the check of the size
         _check_not_decreasing(offsets)
     if len(offsets) != sum(counts):
         raise Broken("sharded dims offsets has wrong size.")
@@ -67,8 +67,8 @@ def _check_offsets(offsets: tuple[int, ...], split: Split, mesh: Mesh) -> None:
 
 
 def _check_not_decreasing(offsets: tuple[int, ...]) -> None:
-    known = [offset for offset in offsets if offset != DYNAMIC]
-    if any(before > after for before, after in itertools.pairwise(known)):
+    static_offsets = [offset for offset in offsets if offset != DYNAMIC]
+    if any(before > after for before, after in itertools.pairwise(static_offsets)):
         raise Broken("sharded dims offsets must be non-decreasing.")
 
 
@@ -83,9 +83,9 @@ def offsets_by_dimension(offsets: tuple[int, ...], split: Split, mesh: Mesh) -> 
 
 
 def check_shard(source: ir.Type, result: ir.Type, sharding: Sharding | ir.Type, meshes: Mapping[str, Mesh]) -> None:
-    """A `mesh.shard` of a tensor. `sharding` is its value, or the operand's type where the value is not known here.
+    """Checks a `mesh.shard` of a tensor. `sharding` is its value, or the operand's type if the value is unknown.
 
-    Closed holes: everything about the sharding; upstream checks the types alone.
+    Closed holes: everything about the sharding; upstream only checks the types.
     """
     if not isinstance(source, ir.RankedTensorType):
         raise Broken(f"operand #0 must be ranked tensor of any type values, but got '{source}'")
@@ -98,7 +98,7 @@ def check_shard(source: ir.Type, result: ir.Type, sharding: Sharding | ir.Type, 
 
 
 def check_fits(shape: Shape, element: ir.Type, sharding: Sharding, mesh: Mesh) -> None:
-    """Raises Broken if a tensor cannot be sharded so."""
+    """Raises Broken if the sharding does not fit the tensor."""
     if any(sharding.split_axes[len(shape) :]):
         raise Broken(f"sharding has {len(sharding.split_axes)} split axes lists, but the tensor is of rank {len(shape)}.")
     if sharding.partial_axes:
@@ -116,7 +116,7 @@ def check_fits(shape: Shape, element: ir.Type, sharding: Sharding, mesh: Mesh) -
 
 
 def _check_halos_fit(shape: Shape, split: list[tuple[int, Axes]], halo_sizes: tuple[int, ...], mesh: Mesh) -> None:
-    """A halo is the neighbour's data: it cannot exceed the neighbour's shard."""
+    """Checks that no halo, which is the neighbour's data, exceeds the neighbour's shard."""
     for (dim, axes), before, after in zip(split, halo_sizes[::2], halo_sizes[1::2], strict=True):
         count = group_size(mesh, axes)
         if DYNAMIC in (shape[dim], count):
@@ -169,7 +169,7 @@ def halo_update_is_consistent(signature: Signature) -> None:
 
 
 def _check_core(size: int, dim: int, before: int, after: int) -> None:
-    """The local data, what is left of the dimension between the halos, must be able to fill a neighbour's halo."""
+    """Checks that the core, the dimension without its halos, can fill a neighbour's halo."""
     if DYNAMIC in (size, before, after):
         return
     core = size - before - after
@@ -184,4 +184,4 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "shard_shape": (one_size_per_dimension,),
     "update_halo": (halo_update_is_consistent,),
 }
-"""By mnemonic. `shard` has `check_shard`, which needs the value of its sharding."""
+"""Rules by mnemonic. `shard` has `check_shard`, which needs the value of its sharding."""

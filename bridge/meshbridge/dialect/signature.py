@@ -1,7 +1,7 @@
-"""What the verifier's rules look at: an operation's signature, and whether its attributes are there and of their kind.
+"""The signature of an operation, which is all that the verifier's rules see, and the check of its attributes.
 
-A signature is attributes, operand and result types, and the meshes; no rule sees the operation itself, so that the outcome can
-be shared by all operations that are alike.
+A signature has attributes, operand and result types, and the meshes. No rule sees the operation itself, so that operations of one
+signature share the outcome.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from meshbridge.dialect import attributes
-from meshbridge.dialect.assembly.formats import FORMATS, Flag, Format, IndexList, PartialClause, Symbol, ValueClause
+from meshbridge.dialect.assembly.formats import FORMATS, Flag, IndexList, OpFormat, PartialClause, Symbol, ValueClause
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 
@@ -24,7 +24,7 @@ class Broken(Exception):
 
 @dataclass(frozen=True)
 class Signature:
-    """All that the rules may look at."""
+    """The input of the verifier's rules."""
 
     name: str
     attributes: Mapping[str, ir.Attribute]
@@ -61,7 +61,7 @@ class Signature:
         return shape_of(self.results[0])
 
     def group_size(self) -> int:
-        """Devices in one group, DYNAMIC if a mesh axis is."""
+        """The devices in one group; DYNAMIC if the size of a mesh axis is."""
         return group_size(self.mesh, self.integers("mesh_axes"))
 
 
@@ -75,13 +75,13 @@ def element_of(type_: ir.Type) -> ir.Type:
 
 
 def group_size(mesh: Mesh, axes: Iterable[int]) -> int:
-    """Devices along `axes`, DYNAMIC if one of them is. No axes: every device is a group of its own."""
+    """The devices along `axes`, 1 for no axes; DYNAMIC if the size of an axis is."""
     sizes = [mesh.shape[axis] for axis in axes]
     return DYNAMIC if DYNAMIC in sizes else prod(sizes)
 
 
 def check_attributes(signature: Signature) -> None:
-    """Every attribute that the operation's form speaks of is there and of its kind (upstream: ODS)."""
+    """Checks that every attribute of the operation's form is present and of its kind (upstream: ODS)."""
     forms = FORMATS[signature.mnemonic]
     form = next((form for form in forms if form.attributes & signature.attributes.keys()), forms[0])
     for element in form.elements:
@@ -116,7 +116,7 @@ def _unsatisfied(name: str, constraint: str) -> None:
 
 
 def _check_partial(signature: Signature) -> None:
-    """Closed holes: an axis list without a kind or the reverse, no axes, and the kind that the document forbids."""
+    """Closed holes: an axis list without a kind or the reverse, no axes, and the kind that the spec forbids."""
     present = {name for name in ("partial_axes", "partial_type") if name in signature.attributes}
     if len(present) == 1:
         raise Broken("partial axes and partial type are expected together")
@@ -134,8 +134,8 @@ def _check_partial(signature: Signature) -> None:
         raise Broken("partial type generic is not allowed in a sharding")
 
 
-def _check_segments(signature: Signature, form: Format) -> None:
-    """The dynamic entries of the static lists and the operands are as many (closed hole), segment by segment."""
+def _check_segments(signature: Signature, form: OpFormat) -> None:
+    """Checks that each segment has as many operands as its static list has dynamic entries (closed hole)."""
     if not form.segments:
         return
     sizes = signature.attributes.get("operandSegmentSizes")
@@ -149,7 +149,7 @@ def _check_segments(signature: Signature, form: Format) -> None:
 
 
 def check_dynamic_count(signature: Signature, name: str, operands: int) -> None:
-    """Raises Broken if the list `name` has not as many dynamic entries as there are operands for them (closed hole)."""
+    """Raises Broken if the number of dynamic entries of the list `name` is not `operands` (closed hole)."""
     entries = signature.integers(name).count(DYNAMIC)
     if entries != operands:
         raise Broken(f'"{name}" has {entries} dynamic entries, but {operands} operands for them.')

@@ -1,7 +1,7 @@
-"""Checks the mesh operations of a module: upstream's rules in upstream's words, and the holes that upstream leaves open, closed.
+"""Verifies the mesh operations of a module by upstream's rules, in upstream's words, and by rules that upstream lacks.
 
-MLIR's own verifier knows nothing of these operations (`Operation.verify` runs no Python), so this one runs after reading and
-after every pass. It walks once; operations alike in attributes and types share one check, and a `mesh.shard` costs two look-ups.
+MLIR's own verifier does not know these operations (`Operation.verify` runs no Python), so this one runs after reading and after
+every pass. It walks once; operations of one signature share one check, and a `mesh.shard` costs two look-ups.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RULES = constraints.RULES | shard_constraints.RULES
 
 
 def verify(module: ir.Module) -> None:
-    """Raises VerifyError if a mesh operation breaks a rule; its text holds the diagnostics of all that do."""
+    """Raises VerifyError if mesh operations break rules; its text has the diagnostics of all of them."""
     errors = diagnostics(module)
     if errors:
         errors[0].text = "\n".join(error.text for error in errors)
@@ -32,7 +32,7 @@ def diagnostics(module: ir.Module) -> list[VerifyError]:
 
 
 def _check_module(module: ir.Operation) -> list[VerifyError]:
-    """Symbols are those of the module itself; a module inside it has its own."""
+    """The errors of a module and of nested modules, each with its own symbols."""
     body = module.regions[0].blocks[0]
     check = _ModuleCheck(body)
     ops = iter(find(module, _CHECKED))
@@ -43,7 +43,7 @@ def _check_module(module: ir.Operation) -> list[VerifyError]:
                 next(ops)
         else:
             check.operation(op)
-    check.ends_of_blocks()
+    check.check_terminators()
     return check.errors
 
 
@@ -52,15 +52,15 @@ _CHECKED = OPERATION_NAMES | {_MODULE}
 
 
 def _meshes(body: ir.Block) -> dict[str, Mesh]:
-    """The meshes that a module declares. Those too broken to be read are left out: their own check reports them."""
-    found: dict[str, Mesh] = {}
+    """The meshes that a module declares, without those that cannot be read; their own check reports these."""
+    meshes: dict[str, Mesh] = {}
     for view in body.operations:
         if view.operation.name == MeshOp.OPERATION_NAME and not _broken_rule(
             check_attributes, _signature(op_key(view.operation), {})
         ):
             mesh = MeshOp(view.operation).value
-            found[mesh.name] = mesh
-    return found
+            meshes[mesh.name] = mesh
+    return meshes
 
 
 def _signature(key: OpKey, meshes: dict[str, Mesh]) -> Signature:
@@ -83,21 +83,21 @@ def _broken_rule(check: Callable[..., None], *arguments: object) -> str:
     return ""
 
 
-def _unlike_any(op: ir.Operation) -> str:
-    """What no operation of the dialect has, which MLIR does not mind in operations that it does not know."""
+def _structural_error(op: ir.Operation) -> str:
+    """The error for regions or successors, which no operation of the dialect has; MLIR does not check unknown operations."""
     if len(op.regions):
         return "requires zero regions"
     return f"requires 0 successors but found {len(op.successors)}" if len(op.successors) else ""
 
 
 def _needs_terminator(block: ir.Block) -> bool:
-    """Whether MLIR knows that the block ends with a terminator. An operation that it does not know, as ours, may be one to it."""
+    """True if the block's owner is registered, so that the block needs a terminator."""
     owner = block.owner.operation
     return owner.context.is_registered_operation(owner.name)
 
 
 class _ModuleCheck:
-    """One walk over one module. Messages are memoised; "" says that all is well."""
+    """One walk over one module. Messages are memoised; "" means no error."""
 
     def __init__(self, body: ir.Block) -> None:
         self._body = body
@@ -105,7 +105,7 @@ class _ModuleCheck:
         self.errors: list[VerifyError] = []
         self._block = body
         self._last: list[ir.Operation] = []
-        """The last operation of the dialect of each run of them that stand in one block."""
+        """The last operation of each run of mesh operations in one block."""
         self._checked: dict[object, str] = {}
         self._values: dict[object, Sharding] = {}
         self._shardings: dict[ir.Value[Any], Sharding] = {}
@@ -118,7 +118,7 @@ class _ModuleCheck:
             self._last.append(op)
         elif self._last:
             self._last[-1] = op
-        if message := _unlike_any(op):
+        if message := _structural_error(op):
             self.errors.append(VerifyError(op, message))
         elif name == ShardOp.OPERATION_NAME:
             self._shard(op)
@@ -127,8 +127,8 @@ class _ModuleCheck:
         else:
             self._mesh_op(op)
 
-    def ends_of_blocks(self) -> None:
-        """Checks that operations which none of the dialect follows in their blocks are followed by a terminator."""
+    def check_terminators(self) -> None:
+        """Checks that no mesh operation ends a block that needs a terminator."""
         for op in self._last:
             block = op.block
             if block == self._body or terminator(block) is not None or not _needs_terminator(block):
@@ -144,7 +144,7 @@ class _ModuleCheck:
             self.errors.append(VerifyError(op, "expects a tensor, a sharding and one result"))
             return
         sharding = self._shardings.get(annotation)
-        # Alike shardings are one object: its identity hashes in no time, its fields do not.
+        # Equal shardings are one object, whose identity is faster to hash than its fields.
         key = (source, result, id(sharding) if sharding else annotation.type)
         message = self._checked.get(key)
         if message is None:

@@ -1,6 +1,6 @@
-"""How each mesh operation is written: the table that reader and printer share (the spec's `Syntax:` lines as values).
+"""The table of the operations' formats, which reader and printer share (the spec's `Syntax:` lines as values).
 
-A format is a tuple of elements. An element reads its custom text into attribute text of the generic form, and writes it back.
+A format is a tuple of elements. An element converts between custom text and the attribute text of the generic form.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from meshbridge.dialect.assembly.values import AXES, AXIS_ARRAY, DIMENSIONS, IND
 
 @dataclass(frozen=True)
 class Literal:
-    """A fixed word or bracket. `spaced`: whether a blank stands before it in print."""
+    """A fixed word or bracket. `spaced`: print a blank before it."""
 
     text: str
     spaced: bool = True
@@ -21,7 +21,7 @@ class Literal:
 
 @dataclass(frozen=True)
 class OperandClause:
-    """One operand. `type` is its type where the text does not say it; None means the type of the result."""
+    """One operand. `type` is its type, which the text does not give; None means the type of the result."""
 
     type: str | None = None
     segment: int = 0
@@ -45,9 +45,9 @@ class Symbol:
 
 @dataclass(frozen=True)
 class ValueClause:
-    """`keyword = value`, or the bare value where `keyword` is empty. `default` is filled in where the clause is left out.
+    """`keyword = value`, or the bare value if `keyword` is empty. `default` is the value if the clause is left out.
 
-    `lead` is what stands before the value in print, where it is not ` keyword = `.
+    `lead` is the printed text before the value, if it is not ` keyword = `.
     """
 
     keyword: str
@@ -68,7 +68,7 @@ class Flag:
 class IndexList:
     """`keyword = [1, %d]`: static entries in a list attribute, dynamic ones as operands.
 
-    `default` is the list's text where the clause is left out; None: the clause is required; "": the attribute is absent.
+    `default` is the list's text if the clause is left out; None: the clause is required; "": the attribute is absent.
     """
 
     keyword: str
@@ -80,7 +80,7 @@ class IndexList:
 
 @dataclass(frozen=True)
 class PartialClause:
-    """`partial = sum[1]`: two attributes, absent together. `template` is how the spelling writes kind and axes."""
+    """`partial = sum[1]`: two attributes, absent together. `template` has the spelling's form of kind and axes."""
 
     keyword: str = "partial"
     template: str = "partial = {}{}"
@@ -90,7 +90,7 @@ Element = Literal | OperandClause | Operands | Symbol | ValueClause | Flag | Ind
 
 
 class Types(Enum):
-    """What stands after the colon."""
+    """The types after the colon."""
 
     NONE = "nothing"
     RESULTS = "the result types; the operands' follow from the elements"
@@ -99,15 +99,15 @@ class Types(Enum):
 
 
 @dataclass(frozen=True)
-class Format:
-    """An operation's custom form. `segments`: the number of operand groups where the operation records their sizes."""
+class OpFormat:
+    """An operation's custom form. `segments`: the number of operand segments, if the operation records their sizes."""
 
     elements: tuple[Element, ...]
     types: Types
     hints: tuple[str, ...] = ()
     segments: int = 0
     attributes: frozenset[str] = field(init=False)
-    """The attributes that the elements speak of; all others are discardable."""
+    """The attributes of the elements; all others are discardable."""
 
     def __post_init__(self) -> None:
         names = {getattr(element, "attribute", None) for element in self.elements} - {None}
@@ -119,9 +119,9 @@ class Format:
 
     @property
     def leading(self) -> str:
-        """The word that the form begins with, "" if it begins with a value."""
-        first = self.elements[0]
-        return getattr(first, "keyword", "") or getattr(first, "text", "")
+        """The first word of the form; "" if it begins with a value."""
+        first_element = self.elements[0]
+        return getattr(first_element, "keyword", "") or getattr(first_element, "text", "")
 
 
 ON_MESH = (Literal("on"), Symbol("mesh"))
@@ -132,8 +132,8 @@ SPLIT_AXES = ValueClause("split_axes", "split_axes", AXIS_ARRAY)
 NO_INTEGERS = "array<i64>"
 
 
-def _collective(hint: str, *elements: Element, types: Types = Types.ONE_TO_ONE) -> tuple[Format, ...]:
-    return (Format((OperandClause(), *ON_MESH, MESH_AXES, *elements), types, (hint,)),)
+def _collective(hint: str, *elements: Element, types: Types = Types.ONE_TO_ONE) -> tuple[OpFormat, ...]:
+    return (OpFormat((OperandClause(), *ON_MESH, MESH_AXES, *elements), types, (hint,)),)
 
 
 def _axis(name: str) -> ValueClause:
@@ -142,9 +142,9 @@ def _axis(name: str) -> ValueClause:
 
 ROOT = IndexList("root", "root", "index")
 
-FORMATS: dict[str, tuple[Format, ...]] = {
+FORMATS: dict[str, tuple[OpFormat, ...]] = {
     "mesh": (
-        Format(
+        OpFormat(
             (
                 Symbol("sym_name", declares=True),
                 Literal("(", spaced=False),
@@ -154,11 +154,11 @@ FORMATS: dict[str, tuple[Format, ...]] = {
             Types.NONE,
         ),
     ),
-    "mesh_shape": (Format((Symbol("mesh"), AXES_OF_MESH), Types.RESULTS, ("mesh_shape",)),),
-    "process_multi_index": (Format((*ON_MESH, AXES_OF_MESH), Types.RESULTS, ("proc_linear_idx",)),),
-    "process_linear_index": (Format(ON_MESH, Types.RESULTS, ("proc_linear_idx",)),),
+    "mesh_shape": (OpFormat((Symbol("mesh"), AXES_OF_MESH), Types.RESULTS, ("mesh_shape",)),),
+    "process_multi_index": (OpFormat((*ON_MESH, AXES_OF_MESH), Types.RESULTS, ("proc_linear_idx",)),),
+    "process_linear_index": (OpFormat(ON_MESH, Types.RESULTS, ("proc_linear_idx",)),),
     "neighbors_linear_indices": (
-        Format(
+        OpFormat(
             (
                 *ON_MESH,
                 Literal("[", spaced=False),
@@ -171,7 +171,7 @@ FORMATS: dict[str, tuple[Format, ...]] = {
         ),
     ),
     "sharding": (
-        Format(
+        OpFormat(
             (
                 Symbol("mesh"),
                 SPLIT_AXES,
@@ -185,21 +185,21 @@ FORMATS: dict[str, tuple[Format, ...]] = {
         ),
     ),
     "shard": (
-        Format(
+        OpFormat(
             (OperandClause(), Literal("to"), OperandClause("!mesh.sharding"), Flag("annotate_for_users")),
             Types.RESULTS,
             ("sharding_annotated",),
         ),
     ),
-    "get_sharding": (Format((OperandClause(),), Types.ONE_TO_ONE),),
+    "get_sharding": (OpFormat((OperandClause(),), Types.ONE_TO_ONE),),
     "shard_shape": (
-        Format(
+        OpFormat(
             (ValueClause("", "shape", DIMENSIONS), OperandClause("!mesh.sharding"), OperandClause("index")),
             Types.RESULTS,
             ("shard_shape",),
         ),
         # LLVM 21's form, which takes a multi-index for the device and dynamic dimensions as operands.
-        Format(
+        OpFormat(
             (
                 IndexList("dims", "dims", "index"),
                 Literal("sharding"),
@@ -226,10 +226,10 @@ FORMATS: dict[str, tuple[Format, ...]] = {
     "shift": _collective("shift", _axis("shift_axis"), ValueClause("offset", "offset", OFFSET), Flag("rotate")),
     "permute": _collective("permute", ValueClause("target_axes", "target_axes", AXES)),
     "update_halo": (
-        Format(
+        OpFormat(
             (OperandClause(), *ON_MESH, SPLIT_AXES, IndexList("halo_sizes", "static_halo_sizes", "i64", NO_INTEGERS)),
             Types.RESULTS,
         ),
     ),
 }
-"""By operation, the forms that it may take; the first that fits is printed."""
+"""By operation, its possible forms; the first that fits is printed."""

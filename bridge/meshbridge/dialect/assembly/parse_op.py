@@ -1,4 +1,4 @@
-"""One mesh operation's custom text to its generic form, as pieces that remember where in the user's text they stood."""
+"""Converts one mesh operation from custom to generic form, as pieces that keep their positions in the user's text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from meshbridge.dialect.assembly.scanner import Scanner, Span
 from meshbridge.ir.sharding import DYNAMIC
 
 Piece = str | Span
-"""Generic text of our making, or text copied from the user's."""
+"""Generated text, or the span of the user's text to copy."""
 
 OPERAND = re.compile(r"%(?:\d+|[A-Za-z_$.-][\w$.-]*)(?:#\d+)?")
 _SYMBOL = re.compile(r'@(?:[A-Za-z_][\w$.]*|"(?:[^"\\\n]|\\.)*")')
@@ -18,20 +18,20 @@ _SYMBOL = re.compile(r'@(?:[A-Za-z_][\w$.]*|"(?:[^"\\\n]|\\.)*")')
 
 @dataclass
 class _Parsed:
-    """What the elements of one operation said."""
+    """The attributes and operands of one operation."""
 
     attributes: list[tuple[str, str]] = field(default_factory=list)
     operands: list[list[tuple[Span, str | None]]] = field(default_factory=lambda: [[], [], []])
-    """By segment: where the operand stands, and its type if the text does not say it."""
+    """By segment: the span of each operand, and its type if the text does not give it."""
 
     def ordered(self) -> list[tuple[Span, str | None]]:
         return [operand for segment in self.operands for operand in segment]
 
 
-def parse_op(scanner: Scanner, name: str, form: formats.Format) -> list[Piece]:
-    """Reads what follows the operation's name and returns the generic form.
+def parse_op(scanner: Scanner, name: str, form: formats.OpFormat) -> list[Piece]:
+    """Reads the text after the operation's name and returns the generic form.
 
-    Raises ParseError at the token that does not fit.
+    Raises ParseError at an unexpected token.
     """
     parsed = _Parsed()
     for element in form.elements:
@@ -79,7 +79,7 @@ def _read(element: formats.Element, scanner: Scanner, parsed: _Parsed) -> None:
 
 
 def _clause(keyword: str, optional: bool, scanner: Scanner) -> bool:
-    """Steps over `keyword =`; False where an optional clause is left out."""
+    """Steps over `keyword =`; False if an optional clause is left out."""
     if optional and not scanner.at(keyword):
         return False
     scanner.expect(keyword)
@@ -115,14 +115,14 @@ def _read_index_list(element: formats.IndexList, scanner: Scanner, parsed: _Pars
 
 
 def _attribute_dictionary(scanner: Scanner) -> Span | None:
-    """Where the entries of a trailing `{…}` stand, if there are any."""
+    """The span of the entries of a trailing `{…}`, or None."""
     if not scanner.at("{"):
         return None
     start, end = scanner.balanced()
     return (start + 1, end - 1) if scanner.text[start + 1 : end - 1].strip() else None
 
 
-def _types(scanner: Scanner, form: formats.Format, parsed: _Parsed) -> list[Piece]:
+def _types(scanner: Scanner, form: formats.OpFormat, parsed: _Parsed) -> list[Piece]:
     """The functional type of the generic form."""
     if form.types is formats.Types.NONE:
         return ["() -> ()"]

@@ -1,4 +1,4 @@
-"""One mesh operation's generic text to its custom form."""
+"""Converts one mesh operation from generic to custom form."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Part = str | int
 """Text of the custom form, or the number of an operand of the generic form."""
 
 
-def custom_form(name: str, operand_count: int, rest: str, forms: tuple[formats.Format, ...]) -> list[Part]:
+def custom_form(name: str, operand_count: int, signature: str, forms: tuple[formats.OpFormat, ...]) -> list[Part]:
     """The custom form of `"op"(operands) rest`, where `rest` is ` {attributes} : type`.
 
-    Raises Mismatch if no form can say it: the operation then keeps its generic form.
+    Raises Mismatch if no form can express it: the operation then keeps its generic form.
     """
-    scanner = Scanner(rest, 0, "")
+    scanner = Scanner(signature, 0, "")
     attributes = _dictionary(scanner)
     scanner.expect(":")
     operand_types, result_types = _functional_type(scanner)
@@ -47,18 +47,18 @@ def _dictionary(scanner: Scanner) -> dict[str, str]:
 
 
 def _split(text: str) -> list[str]:
-    """Cuts at the commas that stand outside all brackets."""
+    """Splits at the commas outside all brackets."""
     parts: list[str] = []
     depth = start = 0
-    for found in _BRACKETS.finditer(text):
-        token = found.group()
+    for bracket in _BRACKETS.finditer(text):
+        token = bracket.group()
         if token in ("(", "<", "{", "["):
             depth += 1
         elif token in (")", ">", "}", "]"):
             depth -= 1
         elif token == "," and depth == 0:
-            parts.append(text[start : found.start()])
-            start = found.end()
+            parts.append(text[start : bracket.start()])
+            start = bracket.end()
     return [*parts, text[start:]] if text.strip() else []
 
 
@@ -77,14 +77,14 @@ def _functional_type(scanner: Scanner) -> tuple[list[str], list[str]]:
 
 @dataclass
 class _Writer:
-    """Writes one operation; takes attributes and operands away as the elements speak of them."""
+    """Writes one operation; each element of the form removes the attributes and operands that it writes."""
 
     name: str
     attributes: dict[str, str]
     operand_types: list[str]
     result_types: list[str]
 
-    def write(self, form: formats.Format) -> list[Part]:
+    def write(self, form: formats.OpFormat) -> list[Part]:
         segments = self._segments(form)
         parts: list[Part] = [self.name]
         for element in form.elements:
@@ -96,7 +96,7 @@ class _Writer:
             parts.append(f" {{{', '.join(entries)}}}")
         return [*parts, self._types(form)]
 
-    def _segments(self, form: formats.Format) -> list[list[int]]:
+    def _segments(self, form: formats.OpFormat) -> list[list[int]]:
         """The operands' numbers by segment."""
         count = len(self.operand_types)
         if not form.segments:
@@ -128,7 +128,7 @@ class _Writer:
             case formats.OperandClause(type_, segment):
                 return [" ", self._operand(segments[segment], type_)]
             case formats.Operands(type_, segment):
-                return self._joined([self._operand(segments[segment], type_) for _ in list(segments[segment])])
+                return self._comma_separated([self._operand(segments[segment], type_) for _ in list(segments[segment])])
             case formats.Symbol(attribute, declares):
                 return [" " + (_as_symbol(self._take(attribute)) if declares else self._take(attribute))]
             case formats.ValueClause():
@@ -141,7 +141,7 @@ class _Writer:
                 return self._partial(element)
 
     @staticmethod
-    def _joined(entries: list[Part]) -> list[Part]:
+    def _comma_separated(entries: list[Part]) -> list[Part]:
         parts: list[Part] = []
         for number, entry in enumerate(entries):
             parts += [", ", entry] if number else [entry]
@@ -160,7 +160,7 @@ class _Writer:
         entries = values.listed(self._take(element.attribute), "i64")
         if not entries and element.default:
             return []
-        listed = self._joined([self._operand(segment, element.type) if int(e) == DYNAMIC else e for e in entries])
+        listed = self._comma_separated([self._operand(segment, element.type) if int(e) == DYNAMIC else e for e in entries])
         return [f" {element.keyword} = [", *listed, "]"]
 
     def _partial(self, element: formats.PartialClause) -> list[Part]:
@@ -169,7 +169,7 @@ class _Writer:
         axes = values.AXES.write(self._take("partial_axes"))
         return [" " + element.template.format(values.written_kind(self._take("partial_type")), axes)]
 
-    def _types(self, form: formats.Format) -> str:
+    def _types(self, form: formats.OpFormat) -> str:
         if form.types is formats.Types.NONE:
             if self.operand_types or self.result_types:
                 raise Mismatch("the form has no types")
@@ -195,6 +195,6 @@ _PLAIN = re.compile(r"[A-Za-z_][\w$.]*")
 
 
 def _as_symbol(quoted: str) -> str:
-    """`"m"` to `@m`; names that are no identifiers stay quoted."""
+    """`"m"` as `@m`; names that are no identifiers stay quoted."""
     inner = quoted[1:-1]
     return f"@{inner}" if _PLAIN.fullmatch(inner) else f"@{quoted}"

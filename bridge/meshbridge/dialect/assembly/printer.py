@@ -1,8 +1,8 @@
 """Prints a module with its mesh operations in the dialect's custom form.
 
-MLIR prints the module; the mesh operations, which it knows in generic form alone, are then rewritten in the text, a look-up each
-for all but the first of a kind. Result names follow upstream's hints: a copy of the module is printed whose mesh operations
-carry the hint as a named location, so that MLIR itself makes the names unique.
+MLIR prints the module with mesh operations in generic form, which are then rewritten in the text; all but the first of a kind
+cost one look-up. Result names follow upstream's hints: mesh operations of the printed copy have the hint as a named location, so
+that MLIR itself makes the names unique.
 
 In:   %1 = "mesh.all_reduce"(%0) {mesh = @m, mesh_axes = array<i16: 1>, reduction = #mesh.partial<max>} : (tensor<4xf32>) -> …
 Out:  %all_reduce = mesh.all_reduce %0 on @m mesh_axes = [1] reduction = <max> : tensor<4xf32> -> tensor<4xf32>
@@ -52,7 +52,7 @@ def _asm(operation: ir.Operation, *, debuginfo: bool = False, limit: int | None 
 
 
 def _with_name_hints(operation: ir.Operation, spelling: Spelling) -> ir.Operation:
-    """A copy without locations, but that each mesh operation's location names its results."""
+    """A copy without locations, except that the location of each mesh operation names its results."""
     with operation.context as ctx:
         copy = operation.clone().operation
         manager = passmanager.PassManager.parse("builtin.module(strip-debuginfo)")
@@ -69,21 +69,21 @@ _NAMES = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|(%[\w$.-]+)')
 
 
 def _with_names_of(named: str, text: str) -> str:
-    """`text` with the value names of `named`, a print of the same module: names stand in both in the same order."""
-    names = (found.group(1) for found in _NAMES.finditer(named) if found.group(1))
-    return _NAMES.sub(lambda found: next(names) if found.group(1) else found.group(), text)
+    """`text` with the value names of `named`, a print of the same module with names in the same order."""
+    names = (match.group(1) for match in _NAMES.finditer(named) if match.group(1))
+    return _NAMES.sub(lambda match: next(names) if match.group(1) else match.group(), text)
 
 
 _NEIGHBOURS = re.compile(r"%down_linear_idx(_\d+)?(:2|#0|#1)")
 
 
 def _separate_neighbours(text: str) -> str:
-    """`mesh.neighbors_linear_indices` names its two results one by one, which a location cannot say."""
+    """Names the two results of `mesh.neighbors_linear_indices` one by one, which a location cannot express."""
 
-    def separate(found: re.Match[str]) -> str:
-        suffix = found.group(1) or ""
-        both = {":2": f"%down_linear_idx{suffix}, %up_linear_idx{suffix}", "#0": f"%down_linear_idx{suffix}"}
-        return both.get(found.group(2), f"%up_linear_idx{suffix}")
+    def separate(match: re.Match[str]) -> str:
+        suffix = match.group(1) or ""
+        result_names = {":2": f"%down_linear_idx{suffix}, %up_linear_idx{suffix}", "#0": f"%down_linear_idx{suffix}"}
+        return result_names.get(match.group(2), f"%up_linear_idx{suffix}")
 
     return _NEIGHBOURS.sub(separate, text) if "%down_linear_idx" in text else text
 
@@ -101,30 +101,30 @@ class _Customizer:
     def run(self, text: str) -> str:
         return _MESH_OP.sub(self._rewrite, text)
 
-    def _rewrite(self, found: re.Match[str]) -> str:
-        name, listed, rest = found.groups()
-        rest, location = _without_location(rest)
+    def _rewrite(self, match: re.Match[str]) -> str:
+        name, listed, signature = match.groups()
+        signature, location = _without_location(signature)
         operands = listed.split(", ") if listed else []
-        key = (name, len(operands), rest)
+        key = (name, len(operands), signature)
         if key not in self._forms:
             self._forms[key] = self._form(*key)
         parts = self._forms[key]
         if parts is None:
-            return found.group()
+            return match.group()
         return "".join([operands[part] if isinstance(part, int) else part for part in parts]) + location
 
-    def _form(self, name: str, operand_count: int, rest: str) -> list[Part] | None:
-        """None where the operation does not fit its custom form and stays generic."""
+    def _form(self, name: str, operand_count: int, signature: str) -> list[Part] | None:
+        """The custom form, or None if the operation does not fit it and stays generic."""
         spelled = self._spelling.spelled.get(name)
         if spelled is None:
             return None
         try:
-            return custom_form(spelled, operand_count, rest, self._spelling.formats[spelled])
+            return custom_form(spelled, operand_count, signature, self._spelling.formats[spelled])
         except Mismatch:
             return None
 
 
-def _without_location(rest: str) -> tuple[str, str]:
-    """Cuts ` loc(…)`, which debug info puts behind an operation, off its types."""
-    cut = rest.rfind(" loc(")
-    return (rest[:cut], rest[cut:]) if cut >= 0 and '"' not in rest[cut:] else (rest, "")
+def _without_location(signature: str) -> tuple[str, str]:
+    """Splits ` loc(…)`, which debug info adds after an operation, from its types."""
+    end = signature.rfind(" loc(")
+    return (signature[:end], signature[end:]) if end >= 0 and '"' not in signature[end:] else (signature, "")

@@ -1,7 +1,7 @@
-"""Reads MLIR text whose mesh operations stand in the dialect's syntax.
+"""Reads MLIR text with mesh operations in the dialect's syntax.
 
-Each mesh operation is rewritten into generic form where it stands, line by line, and MLIR parses the result: operation locations
-come out right by themselves, and the column of a diagnostic is mapped back to the text that the user wrote.
+Each mesh operation is rewritten into generic form on its line, and MLIR parses the result. Operations keep their lines, and the
+columns of diagnostics are mapped back to the user's text.
 
 In:   %1 = mesh.all_reduce %0 on @m mesh_axes = [1] reduction = <max> : tensor<4xf32> -> tensor<4xf32>
 Out:  %1 = "mesh.all_reduce"(%0) {mesh = @m, mesh_axes = array<i16: 1>, reduction = #mesh.partial<max>} : (tensor<4xf32>) -> …
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from meshbridge.dialect.assembly.names import refuse_unknown_names
 from meshbridge.dialect.assembly.parse_op import OPERAND, Piece, parse_op
-from meshbridge.dialect.assembly.scanner import Scanner, byte_place, place
+from meshbridge.dialect.assembly.scanner import Scanner, byte_location_at, location_at
 from meshbridge.dialect.assembly.source_map import Edit, SourceMap, parse_module
 from meshbridge.dialect.assembly.spelling import CANONICAL, Spelling
 from meshbridge.ir.mlir import ParseError, ir
@@ -25,7 +25,7 @@ _BYTECODE = b"ML\xefR"
 
 
 def read(source: str | bytes, filename: str, ctx: ir.Context, spelling: Spelling = CANONICAL) -> ir.Module:
-    """Reads MLIR text, or bytecode, that holds mesh operations in `spelling`'s custom form or in generic form.
+    """Reads MLIR text or bytecode, with mesh operations in `spelling`'s custom form or in generic form.
 
     Raises ParseError with the exact `filename:line:col` of the text.
     """
@@ -42,11 +42,11 @@ def read(source: str | bytes, filename: str, ctx: ir.Context, spelling: Spelling
 
 
 def decoded(source: bytes, filename: str) -> str:
-    """The text in the bytes of a file. Raises ParseError where they are none."""
+    """Decodes the bytes of a file. Raises ParseError if they are no text."""
     try:
         return source.decode()
     except UnicodeDecodeError as error:
-        raise ParseError(f"{byte_place(source, error.start, filename)}: error: not UTF-8 text: {error.reason}") from None
+        raise ParseError(f"{byte_location_at(source, error.start, filename)}: error: not UTF-8 text: {error.reason}") from None
 
 
 def split_input(text: str) -> list[str]:
@@ -60,13 +60,14 @@ def split_input(text: str) -> list[str]:
 
 
 _DEPTH_LIMIT = 256
-"""Brackets open at once. MLIR's parser recurses on the C++ stack, walks of regions on Python's; real programs stay below 50."""
+"""The most brackets open at once. MLIR's parser recurses on the C++ stack, and walks of regions on Python's; real programs stay
+below 50."""
 
 _OUTSIDE_CODE = r'"(?:[^"\\\n]|\\.)*"|//[^\n]*'
 """A string or a comment."""
 
 _NO_BRACKETS = bytes(set(range(256)) - set(b"()<>{}[]-"))
-"""What stands in no bracket and no arrow."""
+"""All characters that are part of no bracket and no arrow."""
 
 _BRACKETS = re.compile(rf"{_OUTSIDE_CODE}|->|([(<{{\[])|([)>}}\]])")
 
@@ -77,14 +78,14 @@ def _refuse_unreadable(text: str, filename: str) -> None:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise ParseError(f"{place(text, error.start, filename)}: error: not a Unicode character") from None
+            raise ParseError(f"{location_at(text, error.start, filename)}: error: not a Unicode character") from None
     if (nul := text.find("\0")) >= 0:
-        raise ParseError(f"{place(text, nul, filename)}: error: NUL character")
+        raise ParseError(f"{location_at(text, nul, filename)}: error: NUL character")
     for is_suspect, in_code, message in _REFUSED:
         if is_suspect(text):
-            for found in in_code.finditer(text):
-                if found.group(1):
-                    raise ParseError(f"{place(text, found.start(), filename)}: error: {message}")
+            for match in in_code.finditer(text):
+                if match.group(1):
+                    raise ParseError(f"{location_at(text, match.start(), filename)}: error: {message}")
     if _nests_deeply(text):
         _refuse_deep_nesting(text, filename)
 
@@ -94,7 +95,7 @@ _PLAIN = b"\t\n\r" + bytes(range(0x20, 0x7F))
 _REFUSED: tuple[tuple[Callable[[str], object], re.Pattern[str], str], ...] = tuple(
     (is_suspect, re.compile(f"{_OUTSIDE_CODE}|({pattern})"), message)
     for is_suspect, pattern, message in (
-        # Other letters, digits and blanks, which Python would take for ASCII's.
+        # Non-ASCII letters, digits and blanks, which Python's patterns would accept.
         (lambda text: text.encode().translate(None, _PLAIN), r"[^\t\n\r\x20-\x7e]", "unexpected character"),
         # Sdy's parser of `#sdy.propagation_edges` ends the process over one.
         (
@@ -104,36 +105,38 @@ _REFUSED: tuple[tuple[Callable[[str], object], re.Pattern[str], str], ...] = tup
         ),
     )
 )
-"""What MLIR's text holds in strings and comments alone: what is quickly found where it may be, itself, and the diagnostic."""
+"""Text that MLIR only allows in strings and comments: a quick test for it, a pattern, and the diagnostic."""
 
 
 def _nests_deeply(text: str) -> bool:
-    """Whether brackets may nest beyond the limit: takes innermost pairs away, a layer at a time, at C speed."""
-    left = text.encode().translate(None, _NO_BRACKETS).replace(b"->", b"").replace(b"-", b"")
+    """True if brackets may nest beyond the limit. Removes the innermost pairs, a layer at a time, at C speed."""
+    brackets = text.encode().translate(None, _NO_BRACKETS).replace(b"->", b"").replace(b"-", b"")
     for layers in range(_DEPTH_LIMIT + 1):
-        if layers + len(left) <= _DEPTH_LIMIT:
+        if layers + len(brackets) <= _DEPTH_LIMIT:
             return False
-        inner = left.replace(b"()", b"").replace(b"<>", b"").replace(b"{}", b"").replace(b"[]", b"")
-        if len(inner) == len(left):
+        inner = brackets.replace(b"()", b"").replace(b"<>", b"").replace(b"{}", b"").replace(b"[]", b"")
+        if len(inner) == len(brackets):
             break
-        left = inner
+        brackets = inner
     return True
 
 
 def _refuse_deep_nesting(text: str, filename: str) -> None:
     depth = 0
-    for found in _BRACKETS.finditer(text):
-        if found.group(1):
+    for bracket in _BRACKETS.finditer(text):
+        if bracket.group(1):
             depth += 1
             if depth > _DEPTH_LIMIT:
-                raise ParseError(f"{place(text, found.start(), filename)}: error: more than {_DEPTH_LIMIT} brackets are open")
-        elif found.group(2):
+                raise ParseError(
+                    f"{location_at(text, bracket.start(), filename)}: error: more than {_DEPTH_LIMIT} brackets are open"
+                )
+        elif bracket.group(2):
             depth -= 1
 
 
 @dataclass(frozen=True)
 class _Template:
-    """The generic form of an operation's line with its operands taken out: `head operands tail`, operands in `order`."""
+    """The generic form of an operation's line without operands: `head operands tail`, operands in `order`."""
 
     head: str
     order: tuple[int, ...] | None
@@ -145,13 +148,13 @@ class _Template:
 
 
 _GOES_ON = re.compile(r"\s*[,{<(:\-]")
-"""What the next line begins with where an operation goes on there."""
+"""The start of a line on which an operation continues."""
 
 
 class _GenericFormWriter:
-    """Turns the mesh operations of one text into generic form.
+    """Rewrites the mesh operations of one text into generic form.
 
-    A module repeats itself: lines that differ in their operands alone share one template, so that most operations cost a look-up.
+    Lines that only differ in their operands share one template, so that most operations cost one look-up.
     """
 
     def __init__(self, text: str, filename: str, spelling: Spelling) -> None:
@@ -161,27 +164,27 @@ class _GenericFormWriter:
         self.edits: list[Edit] = []
         self._templates: dict[str, _Template] = {}
         self._clear = 0
-        """Outside of comments and strings, as far as the text has been looked at."""
+        """An offset outside comments and strings, up to which the text has been scanned."""
 
     def run(self) -> None:
         """Collects the edits."""
         text, position = self.text, 0
         search = self.spelling.mention.search
-        while found := search(text, position):
-            position = self._visit(found.start(), found.end())
+        while mention := search(text, position):
+            position = self._visit(mention.start(), mention.end())
         self.edits.sort(key=lambda edit: edit.start)
 
     def rewritten(self) -> str:
         """The text with all edits made."""
         pieces: list[str] = []
-        last = 0
+        copied = 0
         for edit in self.edits:
-            pieces += [self.text[last : edit.start], edit.text]
-            last = edit.end
-        return "".join([*pieces, self.text[last:]])
+            pieces += [self.text[copied : edit.start], edit.text]
+            copied = edit.end
+        return "".join([*pieces, self.text[copied:]])
 
     def _visit(self, start: int, end: int) -> int:
-        """Handles one mention of the dialect's name; returns where to look on."""
+        """Handles one mention of the dialect's name; returns where to continue."""
         text = self.text
         clear = max(text.rfind("\n", self._clear, start) + 1, self._clear)
         before = text[start - 1] if start > clear else ""
@@ -197,49 +200,49 @@ class _GenericFormWriter:
         return self._custom_op(start, end) if text[end - 1] == "." else end
 
     def _end_of_quotation(self, clear: int, position: int) -> int:
-        """Where the comment or string around `position` ends, 0 if there is none. Neither crosses a line.
+        """The end of the comment or string around `position`, 0 if there is none. Neither crosses a line.
 
-        `clear` is before `position`, on its line, outside of both.
+        `clear` is before `position`, on its line, and outside both.
         """
         if "//" not in (line := self.text[clear:position]) and '"' not in line:
             return 0
         end_of_line = self.text.find("\n", position)
         end_of_line = len(self.text) if end_of_line < 0 else end_of_line
-        for found in _QUOTED.finditer(self.text, clear, end_of_line):
-            if found.start() >= position:
+        for quotation in _QUOTED.finditer(self.text, clear, end_of_line):
+            if quotation.start() >= position:
                 break
-            if found.group().startswith("//"):
+            if quotation.group().startswith("//"):
                 return end_of_line
-            if found.end() > position:
-                return found.end()
-            self._clear = found.end()
+            if quotation.end() > position:
+                return quotation.end()
+            self._clear = quotation.end()
         return 0
 
     def _attribute(self, start: int, end: int) -> int:
         """`#mesh<partial max>` and `#mesh<axisarray[[0]]>`, LLVM 21's generic form, to `#mesh.partial<max>` and so on."""
         prefix = len(self.spelling.prefix)
-        if found := _OPAQUE.match(self.text, start + prefix):
-            self.edits.append(Edit(start, found.end(), f"mesh.{found.group(1)}<"))
-            return found.end()
+        if opaque := _OPAQUE.match(self.text, start + prefix):
+            self.edits.append(Edit(start, opaque.end(), f"mesh.{opaque.group(1)}<"))
+            return opaque.end()
         if self.spelling.renames:
             self.edits.append(Edit(start, start + prefix, "mesh"))
         return end
 
     def _generic_op(self, start: int, end: int) -> int:
         """`"mesh.x"(…) <{a}> {b}`: unregistered operations keep all their attributes in one dictionary."""
-        found = _GENERIC.match(self.text, start)
-        if found is None:
+        opening = _GENERIC.match(self.text, start)
+        if opening is None:
             return end
-        name = self.spelling.names.get(found.group(1))
+        name = self.spelling.names.get(opening.group(1))
         if name is None:
-            Scanner(self.text, start, self.filename).fail(f"unknown operation '{found.group(1)}'", start - 1)
-        if name != found.group(1):
-            self.edits.append(Edit(start, start + len(found.group(1)), name))
-        scanner = Scanner(self.text, found.end() - 1, self.filename)
+            Scanner(self.text, start, self.filename).fail(f"unknown operation '{opening.group(1)}'", start - 1)
+        if name != opening.group(1):
+            self.edits.append(Edit(start, start + len(opening.group(1)), name))
+        scanner = Scanner(self.text, opening.end() - 1, self.filename)
         scanner.balanced()
         if not scanner.at("<"):
             self._rename_keys(scanner.position, end=None)
-            return found.end()
+            return opening.end()
         outer_start, outer_end = scanner.balanced()
         inherent = self.text[outer_start + 2 : outer_end - 2].strip()
         self.edits.append(Edit(outer_start, outer_start + 2, " {"))
@@ -250,7 +253,7 @@ class _GenericFormWriter:
             self.edits.append(Edit(outer_end - 2, inner_start + 1, comma))
         else:
             self.edits.append(Edit(outer_end - 2, outer_end, "} "))
-        return found.end()
+        return opening.end()
 
     def _rename_keys(self, start: int, end: int | None) -> None:
         """Renames the spelling's attribute names inside a generic operation's dictionary."""
@@ -261,9 +264,9 @@ class _GenericFormWriter:
             if not scanner.at("{"):
                 return
             start, end = scanner.balanced()
-        for found in _KEY.finditer(self.text, start, end):
-            if renamed := self.spelling.keys.get(found.group(1)):
-                self.edits.append(Edit(found.start(1), found.end(1), renamed))
+        for key in _KEY.finditer(self.text, start, end):
+            if renamed := self.spelling.keys.get(key.group(1)):
+                self.edits.append(Edit(key.start(1), key.end(1), renamed))
 
     def _custom_op(self, start: int, end: int) -> int:
         stop = self._by_template(start, end) or self._by_parsing(start)
@@ -271,7 +274,7 @@ class _GenericFormWriter:
         return self._clear
 
     def _by_template(self, start: int, end: int) -> int:
-        """Rewrites an operation that another one has shown the template of; returns where it ends, or 0."""
+        """Rewrites an operation by a known template; returns its end, or 0."""
         line = self._rest_of_line(start, end)
         template = self._templates.get(OPERAND.sub("%", line)) if line else None
         stop = start + len(line)
@@ -281,13 +284,13 @@ class _GenericFormWriter:
         return stop
 
     def _rest_of_line(self, start: int, end: int) -> str:
-        """The line from `start` up to its location, or "" if it is longer than an operation of a template would be."""
+        """The line from `start` up to its location, or "" if it is too long for a template."""
         line_end = self.text.find("\n", end, end + _LONGEST_LINE)
         line = self.text[start:line_end] if line_end >= 0 else ""
-        return line[:cut] if (cut := line.find(" loc(")) >= 0 else line
+        return line[:location] if (location := line.find(" loc(")) >= 0 else line
 
     def _by_parsing(self, start: int) -> int:
-        """Rewrites an operation token by token; returns where it ends, or 0 if it is an attribute's name."""
+        """Rewrites an operation token by token; returns its end, or 0 if it is an attribute's name."""
         pieces, stop = self.parse(start)
         if not pieces:
             return 0
@@ -296,7 +299,7 @@ class _GenericFormWriter:
         line = self._rest_of_line(start, start)
         if stop == start + len(line.rstrip()):
             self._templates[OPERAND.sub("%", line)] = self._template(start, line, pieces)
-        # The lines that the operation spanned stay, so that everything below keeps its line number.
+        # Keeps the number of lines, so that everything below keeps its line number.
         self.edits.append(Edit(start, stop, generic.replace("\n", " ") + "\n" * text.count("\n", start, stop)))
         return stop
 
@@ -304,32 +307,32 @@ class _GenericFormWriter:
         return piece if isinstance(piece, str) else self.text[piece[0] : piece[1]]
 
     def _template(self, start: int, line: str, pieces: list[Piece]) -> _Template:
-        places = [found.span() for found in OPERAND.finditer(line)]
+        spans = [operand.span() for operand in OPERAND.finditer(line)]
         order = [
-            places.index((piece[0] - start, piece[1] - start))
+            spans.index((piece[0] - start, piece[1] - start))
             for piece in pieces
             if not isinstance(piece, str) and OPERAND.fullmatch(self.text, *piece)
         ]
-        first = 2 * len(order) or 1
+        tail = 2 * len(order) or 1
         texts = [self.spelling.canonical(self._text_of(piece)) for piece in pieces]
-        return _Template(texts[0], None if order == list(range(len(places))) else tuple(order), "".join(texts[first:]))
+        return _Template(texts[0], None if order == list(range(len(spans))) else tuple(order), "".join(texts[tail:]))
 
     def parse(self, start: int) -> tuple[list[Piece], int]:
         """The pieces of the operation whose name begins at `start`, and where it ends; no pieces if it is an attribute's name."""
-        found = _NAME.match(self.text, start)
-        if found is None or _ATTRIBUTE_KEY.match(self.text, found.end()):
+        name_match = _NAME.match(self.text, start)
+        if name_match is None or _ATTRIBUTE_KEY.match(self.text, name_match.end()):
             return [], start
-        name = found.group()
+        name = name_match.group()
         if name not in self.spelling.formats:
             Scanner(self.text, start, self.filename).fail(f"custom op '{name}' is unknown", start)
         forms = self.spelling.formats[name]
-        scanner = Scanner(self.text, found.end(), self.filename, name)
+        scanner = Scanner(self.text, name_match.end(), self.filename, name)
         form = next((form for form in forms[1:] if scanner.at(form.leading)), forms[0])
         return parse_op(scanner, self.spelling.names[name], form), scanner.position
 
 
 _LONGEST_LINE = 2000
-"""Longer lines hold several operations, or one that no other repeats."""
+"""Longer lines have several operations, or one that is not repeated."""
 
 _QUOTED = re.compile(r'//|"(?:[^"\\\n]|\\.)*"')
 _OPAQUE = re.compile(r"<\s*(partial|axisarray)\s*")

@@ -19,14 +19,14 @@ _NEXT_BRACKET = re.compile(r'"(?:[^"\\\n]|\\.)*"|"|//[^\n]*|->|[()<>{}\[\]]')
 _CLOSING = {"(": ")", "<": ">", "{": "}", "[": "]"}
 
 
-def place(text: str, offset: int, filename: str) -> str:
+def location_at(text: str, offset: int, filename: str) -> str:
     """`file:line:col` of an offset; columns count bytes, as MLIR's do."""
     start = text.rfind("\n", 0, offset) + 1
     return f"{filename}:{text.count(chr(10), 0, offset) + 1}:{len(text[start:offset].encode('utf-8', 'replace')) + 1}"
 
 
-def byte_place(data: bytes, offset: int, filename: str) -> str:
-    """The same of bytes that are no text."""
+def byte_location_at(data: bytes, offset: int, filename: str) -> str:
+    """`file:line:col` of an offset in bytes that are no text."""
     return f"{filename}:{data.count(bytes([10]), 0, offset) + 1}:{offset - data.rfind(bytes([10]), 0, offset)}"
 
 
@@ -43,30 +43,30 @@ class Scanner:
         """Raises ParseError at offset `at`, or at the next token."""
         if at is None:
             self.skip()
-        raise ParseError(f"{place(self.text, self.position if at is None else at, self.filename)}: error: {message}")
+        raise ParseError(f"{location_at(self.text, self.position if at is None else at, self.filename)}: error: {message}")
 
     def unexpected(self, expected: str) -> NoReturn:
-        """Raises ParseError that says what was expected and what stands there."""
+        """Raises ParseError with the expected and the actual token."""
         self.skip()
-        found = _TOKEN.match(self.text, self.position)
-        self.fail(f"expected {expected}, found {f'{found.group()!r}' if found else 'the end of the input'}")
+        token = _TOKEN.match(self.text, self.position)
+        self.fail(f"expected {expected}, found {f'{token.group()!r}' if token else 'the end of the input'}")
 
     def skip(self) -> None:
         """Moves to the next token."""
-        found = _BLANKS.match(self.text, self.position)
-        assert found is not None  # the pattern matches the empty string
-        self.position = found.end()
+        blanks = _BLANKS.match(self.text, self.position)
+        assert blanks is not None  # the pattern matches the empty string
+        self.position = blanks.end()
 
     def at(self, token: str) -> bool:
-        """Whether `token` comes next, as a whole word if it is one. Stays where it is."""
+        """True if `token` comes next, as a whole word if it is one. Does not move."""
         return self._end_of(token) >= 0
 
     def _end_of(self, token: str) -> int:
-        """Where `token` ends if it comes next, or -1."""
-        found = _BLANKS.match(self.text, self.position)
-        assert found is not None  # the pattern matches the empty string
-        end = found.end() + len(token)
-        if not self.text.startswith(token, found.end()):
+        """The end of `token` if it comes next, or -1."""
+        blanks = _BLANKS.match(self.text, self.position)
+        assert blanks is not None  # the pattern matches the empty string
+        end = blanks.end() + len(token)
+        if not self.text.startswith(token, blanks.end()):
             return -1
         return -1 if _WORD.match(token[-1]) and end < len(self.text) and _WORD.match(self.text[end]) else end
 
@@ -83,13 +83,13 @@ class Scanner:
             self.unexpected(f"'{token}'")
 
     def match(self, pattern: re.Pattern[str], expected: str) -> Span:
-        """Steps over what `pattern` matches and returns where it stood."""
+        """Steps over a match of `pattern` and returns its span."""
         self.skip()
-        found = pattern.match(self.text, self.position)
-        if found is None:
+        matched = pattern.match(self.text, self.position)
+        if matched is None:
             self.unexpected(expected)
-        self.position = found.end()
-        return found.span()
+        self.position = matched.end()
+        return matched.span()
 
     def word(self, pattern: re.Pattern[str], expected: str) -> str:
         """Like `match`, but returns the text."""
@@ -100,28 +100,28 @@ class Scanner:
         """A decimal integer that fits `bits` bits, two's complement."""
         start, end = self.match(_INTEGER, "an integer")
         digits = self.text[start:end]
-        # 20 characters hold every 64-bit integer; longer ones are refused before Python spends time on them.
+        # Every 64-bit integer fits 20 characters; longer ones are refused before Python spends time on them.
         if len(digits) > 20 or not -(1 << (bits - 1)) <= int(digits) < 1 << (bits - 1):
             self.fail(f"integer {digits[:40]} does not fit {bits} bits", start)
         return int(digits)
 
     def balanced(self) -> Span:
-        """Steps over a bracketed group, strings, comments and arrows inside it included; returns where it stood."""
+        """Steps over a bracketed group, with strings, comments and arrows inside it; returns its span."""
         self.skip()
         start = self.position
         open_brackets = [_CLOSING[self.text[start]]]
         position = start + 1
         while open_brackets:
-            found = _NEXT_BRACKET.search(self.text, position)
-            if found is None:
+            bracket = _NEXT_BRACKET.search(self.text, position)
+            if bracket is None:
                 self.fail(f"'{self.text[start]}' is never closed", start)
-            token, position = found.group(), found.end()
+            token, position = bracket.group(), bracket.end()
             if token == '"':
-                self.fail("expected '\"' in string literal", found.start())
+                self.fail("expected '\"' in string literal", bracket.start())
             if token in _CLOSING:
                 open_brackets.append(_CLOSING[token])
             elif token in ")>}]" and token != (expected := open_brackets.pop()):
-                self.fail(f"expected '{expected}', found '{token}'", found.start())
+                self.fail(f"expected '{expected}', found '{token}'", bracket.start())
         self.position = position
         return start, position
 
@@ -144,7 +144,7 @@ class Scanner:
 
     def types(self) -> list[Span]:
         """Steps over one or more types with commas between them."""
-        found = [self.type()]
+        spans = [self.type()]
         while self.accept(","):
-            found.append(self.type())
-        return found
+            spans.append(self.type())
+        return spans

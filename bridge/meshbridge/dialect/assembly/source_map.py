@@ -1,4 +1,4 @@
-"""From rewritten text back to the user's: which edits were made, and where a diagnostic of MLIR's points in the original."""
+"""Maps rewritten text back to the user's: the edits, and the original location of MLIR's diagnostics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshbridge.ir.mlir import FILE_LOCATION, ParseError, diagnostics_text, ir, 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """`text` stands in the rewritten text where the original has its characters `start` to `end`."""
+    """Replaces the characters `start` to `end` of the original by `text`."""
 
     start: int
     end: int
@@ -20,11 +20,11 @@ class Edit:
 
 
 class Lines:
-    """Offsets to lines and byte columns of one text, and back, by bisection."""
+    """Converts offsets in a text to lines and byte columns, and back, by bisection."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._starts = [0, *(found.end() for found in re.finditer("\n", text))]
+        self._starts = [0, *(newline.end() for newline in re.finditer("\n", text))]
         self._ascii = text.isascii()
 
     def position(self, offset: int) -> tuple[int, int]:
@@ -52,7 +52,7 @@ class SourceMap:
 
     @cached_property
     def _starts(self) -> list[int]:
-        """Where each edit begins in the rewritten text."""
+        """The start of each edit in the rewritten text."""
         starts: list[int] = []
         shift = 0
         for edit in self.edits:
@@ -62,11 +62,11 @@ class SourceMap:
 
     @cached_property
     def lines(self) -> Lines:
-        """The original's."""
+        """The lines of the original."""
         return Lines(self.text)
 
     def original(self, offset: int) -> int:
-        """The offset in the original of one in the rewritten text; inside an edit, of the same token or of the operation."""
+        """The original offset of one in the rewritten text; inside an edit, that of the same token, or of the operation."""
         number = bisect.bisect_right(self._starts, offset) - 1
         if number < 0:
             return offset
@@ -76,21 +76,21 @@ class SourceMap:
         return min(edit.end + into - len(edit.text), len(self.text))
 
     def _inside(self, edit: Edit, offset: int) -> int:
-        """Finds the token at `offset` of an edit in the original. Tokens stand in both texts in one order, types last."""
+        """Finds the token at `offset` of an edit in the original. Both texts have the tokens in one order, types last."""
         original = self.text[edit.start : edit.end]
-        found = _TOKEN.match(edit.text, offset)
-        if found is None or offset == 0:
+        token_match = _TOKEN.match(edit.text, offset)
+        if token_match is None or offset == 0:
             return edit.start
-        token = re.escape(found.group())
+        token = re.escape(token_match.group())
         # Counting from the end tells equal tokens apart.
-        occurrence = len(re.findall(token, edit.text[found.end() :]))
+        occurrence = len(re.findall(token, edit.text[token_match.end() :]))
         places = [match.start() for match in re.finditer(token, original)]
         if not places:
             return edit.start
         return edit.start + (places[-1 - occurrence] if occurrence < len(places) else places[0])
 
     def shifted_lines(self) -> set[int]:
-        """The lines, from 1, on which an operation follows an edit, so that its column in the rewritten text is not its own."""
+        """The lines, from 1, on which an operation follows an edit, so that its column in the rewritten text is shifted."""
         ends = [
             edit.end for edit in self.edits if not self.text.startswith("\n", edit.end) and _FOLLOWED.match(self.text, edit.end)
         ]
@@ -111,7 +111,7 @@ def parse_module(source: SourceMap, rewritten: str, ctx: ir.Context) -> ir.Modul
             module = _parse(rewritten, source.filename)
         except ir.MLIRError as error:
             index = Lines(rewritten)
-            raise ParseError(diagnostics_text(error, source.filename, lambda at: _placed(at, source, index))) from None
+            raise ParseError(diagnostics_text(error, source.filename, lambda at: _original_location(at, source, index))) from None
         except MemoryError:
             raise ParseError(f"{source.filename}: error: a number in it asks for more memory than there is") from None
         if shifted := source.shifted_lines():
@@ -120,7 +120,7 @@ def parse_module(source: SourceMap, rewritten: str, ctx: ir.Context) -> ir.Modul
 
 
 def _parse(text: str, filename: str) -> ir.Module:
-    """A module whose locations name `filename`. A single operation can be parsed under a name, a list of them cannot."""
+    """Parses a module whose locations name `filename`. The bindings take a file name for a single operation only."""
     if _STARTS_WITH_MODULE.match(text):
         try:
             return as_module(ir.Operation.parse(text, source_name=filename).operation)
@@ -129,19 +129,19 @@ def _parse(text: str, filename: str) -> ir.Module:
                 raise
     module = ir.Module.parse(text)
     for op in walk(module.operation):
-        if (found := _UNNAMED.fullmatch(str(op.location))) is not None:
-            op.location = ir.Location.file(filename, int(found.group(1)), int(found.group(2)))
+        if (unnamed := _UNNAMED.fullmatch(str(op.location))) is not None:
+            op.location = ir.Location.file(filename, int(unnamed.group(1)), int(unnamed.group(2)))
     return module
 
 
-# Possessive: without it the blank lines before a later module of a split input take exponential time.
+# Possessive, because backtracking over the blank lines before a later module of a split input would take exponential time.
 _STARTS_WITH_MODULE = re.compile(r'(?:\s++|//[^\n]*+|[#!][\w$.]+ = [^\n]*+)*+(?:module\b|"builtin\.module")')
 _SEVERAL = "source must contain a single top-level operation"
 _UNNAMED = re.compile(r'loc\("-":(\d+):(\d+)\)')
 
 
 def as_module(op: ir.Operation) -> ir.Module:
-    """The bindings make no Module of a `builtin.module` operation: its body moves to a new one."""
+    """Moves the body of a `builtin.module` operation to a new Module: the bindings cannot convert the operation."""
     module = ir.Module.create(op.location)
     for name in op.attributes:
         module.operation.attributes[name] = op.attributes[name]
@@ -150,11 +150,11 @@ def as_module(op: ir.Operation) -> ir.Module:
     return module
 
 
-def _placed(location: str, source: SourceMap, rewritten: Lines) -> str:
-    found = FILE_LOCATION.search(location)
-    if found is None:
+def _original_location(location: str, source: SourceMap, rewritten: Lines) -> str:
+    location_match = FILE_LOCATION.search(location)
+    if location_match is None:
         return source.filename
-    name, line, column = found.group(1), int(found.group(2)), int(found.group(3))
+    name, line, column = location_match.group(1), int(location_match.group(2)), int(location_match.group(3))
     if name not in (source.filename, "-"):
         return f"{name}:{line}:{column}"
     line, column = source.lines.position(source.original(rewritten.offset(line, column)))
@@ -162,11 +162,11 @@ def _placed(location: str, source: SourceMap, rewritten: Lines) -> str:
 
 
 def _restore_columns(module: ir.Module, source: SourceMap, rewritten: str, shifted: set[int]) -> None:
-    """Corrects the locations of operations that stand behind a rewritten one on its line."""
+    """Corrects the locations of operations that follow a rewritten one on its line."""
     index = Lines(rewritten)
     for op in walk(module.operation):
-        found = FILE_LOCATION.search(str(op.location))
-        if found is None or found.group(1) != source.filename or int(found.group(2)) not in shifted:
+        location_match = FILE_LOCATION.search(str(op.location))
+        if location_match is None or location_match.group(1) != source.filename or int(location_match.group(2)) not in shifted:
             continue
-        offset = index.offset(int(found.group(2)), int(found.group(3)))
+        offset = index.offset(int(location_match.group(2)), int(location_match.group(3)))
         op.location = ir.Location.file(source.filename, *source.lines.position(source.original(offset)))

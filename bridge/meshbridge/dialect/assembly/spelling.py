@@ -1,4 +1,4 @@
-"""What differs between the spellings of the dialect: its name, its operations' and attributes' names, and its formats."""
+"""A spelling of the dialect: its name, the names of operations and attributes, and their formats."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from meshbridge.dialect.assembly.formats import FORMATS, Format
+from meshbridge.dialect.assembly.formats import FORMATS, OpFormat
 
 
 @dataclass(frozen=True)
 class Spelling:
-    """One spelling. `table`: by operation name without prefix, the forms that it may take, the canonical one first.
+    """One spelling. `table`: by operation name without prefix, its possible forms, the canonical one first.
 
-    `operations` and `keys` translate its operation names and attribute names to ours, where they differ.
+    `operations` and `keys` translate operation names and attribute names that differ from ours.
     """
 
     prefix: str
-    table: Mapping[str, tuple[Format, ...]]
+    table: Mapping[str, tuple[OpFormat, ...]]
     operations: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
-    def formats(self) -> dict[str, tuple[Format, ...]]:
-        """By full operation name."""
+    def formats(self) -> dict[str, tuple[OpFormat, ...]]:
+        """The forms by full operation name."""
         return {f"{self.prefix}.{name}": forms for name, forms in self.table.items()}
 
     @cached_property
@@ -39,7 +39,7 @@ class Spelling:
 
     @cached_property
     def hints(self) -> dict[str, str]:
-        """By our operation names, the name that results get in print."""
+        """By our operation name, the printed name of the results."""
         return {
             self.names[name]: hint
             for name, forms in self.formats.items()
@@ -47,25 +47,25 @@ class Spelling:
         }
 
     def finish(self, text: str) -> str:
-        """Printed text with the dialect's types spelled this spelling's way."""
-        return _TYPE.sub(lambda found: f"!{self.prefix}." if found.group(1) else found.group(), text) if self.renames else text
+        """Printed text with the dialect's types in this spelling."""
+        return _TYPE.sub(lambda match: f"!{self.prefix}." if match.group(1) else match.group(), text) if self.renames else text
 
     def canonical(self, text: str) -> str:
-        """Text of one operation with the dialect's types and attributes spelled our way."""
+        """Text of one operation with the dialect's types and attributes in our spelling."""
         return text.replace(f"!{self.prefix}.", "!mesh.").replace(f"#{self.prefix}", "#mesh") if self.renames else text
 
     @property
     def renames(self) -> bool:
-        """Whether the dialect has another name."""
+        """True if the dialect has another name than `mesh`."""
         return self.prefix != "mesh"
 
     @cached_property
     def mention(self) -> re.Pattern[str]:
-        """Where the dialect's name stands, as an operation's prefix or an attribute's."""
+        """A pattern for the dialect's name, as a prefix of an operation or an attribute."""
         return re.compile(rf"{self.prefix}[.<]")
 
 
 _TYPE = re.compile(r'"(?:[^"\\\n]|\\.)*"|(!mesh\.)')
 
 CANONICAL = Spelling("mesh", FORMATS)
-"""LLVM 20's; its reader takes LLVM 21's variants as well."""
+"""LLVM 20's spelling; its reader also accepts LLVM 21's variants."""

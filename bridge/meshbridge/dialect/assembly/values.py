@@ -15,11 +15,11 @@ from meshbridge.ir.sharding import DYNAMIC, MOST_AXES, REDUCTION_KINDS
 
 
 class Mismatch(Exception):
-    """Generic text that the custom form cannot say. The printer then leaves the operation in generic form, as MLIR does."""
+    """The custom form cannot express a generic text. The printer then keeps the operation in generic form, as MLIR does."""
 
 
 class Syntax:
-    """How one kind of attribute value is written. `constraint`: what upstream's verifier calls it."""
+    """The syntax of one kind of attribute value. `constraint`: its name in upstream's verifier."""
 
     constraint: ClassVar[str]
 
@@ -32,7 +32,7 @@ class Syntax:
         raise NotImplementedError
 
     def fits(self, generic: str) -> bool:
-        """Whether generic text is a value of this kind."""
+        """True if generic text is a value of this kind."""
         try:
             self.write(generic)
         except Mismatch:
@@ -42,10 +42,10 @@ class Syntax:
 
 def listed(generic: str, element: str) -> list[str]:
     """The entries of `array<element: …>`."""
-    found = re.fullmatch(rf"array<{element}(?:: (.*))?>", generic)
-    if found is None:
+    match = re.fullmatch(rf"array<{element}(?:: (.*))?>", generic)
+    if match is None:
         raise Mismatch(f"expected array<{element}: …>, found {generic}")
-    return found.group(1).split(", ") if found.group(1) else []
+    return match.group(1).split(", ") if match.group(1) else []
 
 
 def dense(element: str, entries: list[int]) -> str:
@@ -98,15 +98,15 @@ def read_kind(scanner: Scanner) -> str:
 
 def written_kind(generic: str) -> str:
     """The keyword in `#mesh.partial<max>`."""
-    found = _KIND.fullmatch(generic)
-    if found is None:
+    match = _KIND.fullmatch(generic)
+    if match is None:
         raise Mismatch(f"expected #mesh.partial<kind>, found {generic}")
-    return found.group(1)
+    return match.group(1)
 
 
 @dataclass(frozen=True)
 class KindSyntax(Syntax):
-    """`<max>` for `#mesh.partial<max>`; `template` is how the spelling writes the keyword."""
+    """`<max>` for `#mesh.partial<max>`; `template` has the spelling's form of the keyword."""
 
     constraint = "Reduction of an iterator/mesh dimension."
     template: str = "<{}>"
@@ -130,7 +130,7 @@ class _Integer(Syntax):
 
     def write(self, generic: str) -> str:
         number, _, type_name = generic.partition(" : ")
-        # MLIR leaves out `: i64`, the type that an integer has by itself.
+        # MLIR omits `: i64`, the default type of an integer.
         if (type_name or "i64") != self.type:
             raise Mismatch(f"expected an attribute of type {self.type}, found {generic}")
         return number
@@ -140,8 +140,8 @@ _AXIS_ARRAY = re.compile(r"#mesh(?:\.axisarray<|<axisarray)\s*(\[(?:\[[-\d, ]*\]
 
 
 class _AxisArray(Syntax):
-    """`[[0, 1], []]` for `#mesh.axisarray<[[0, 1], []]>`. Upstream prints `[]` for scalars but cannot
-    read it: we read it, and print `[[]]`, which says the same."""
+    """`[[0, 1], []]` for `#mesh.axisarray<[[0, 1], []]>`. For scalars, upstream prints `[]`, which it cannot read; this class
+    reads it, and prints the equivalent `[[]]`."""
 
     constraint = "array of axis lists"
 
@@ -156,10 +156,10 @@ class _AxisArray(Syntax):
         return f"#mesh.axisarray<{lists}>"
 
     def write(self, generic: str) -> str:
-        found = _AXIS_ARRAY.fullmatch(generic)
-        if found is None:
+        match = _AXIS_ARRAY.fullmatch(generic)
+        if match is None:
             raise Mismatch(f"expected #mesh.axisarray<[[…]]>, found {generic}")
-        return "[[]]" if found.group(1) == "[]" else found.group(1)
+        return "[[]]" if match.group(1) == "[]" else match.group(1)
 
 
 _DIMENSIONS = re.compile(r"(?:\?|\d+)(?:x(?:\?|\d+))*")
@@ -176,12 +176,12 @@ class _Dimensions(Syntax):
             return dense("i64", [])
         scanner.skip()
         start = scanner.position
-        found = _DIMENSIONS.match(scanner.text, start)
-        if found is None:
+        dimensions = _DIMENSIONS.match(scanner.text, start)
+        if dimensions is None:
             hint = 'Did you mean an empty list? It must be denoted by "[]".'
             scanner.fail(f"custom op '{scanner.operation}' Failed parsing dimension list. {hint}")
-        scanner.position = found.end()
-        digits = found.group().split("x")
+        scanner.position = dimensions.end()
+        digits = dimensions.group().split("x")
         if len(digits) > MOST_AXES:
             scanner.fail(f"{len(digits)} dimensions, expected at most {MOST_AXES}: axes are numbers of 16 bits", start)
         if any(len(size) > 18 for size in digits):
@@ -195,7 +195,7 @@ class _Dimensions(Syntax):
         return "x".join("?" if int(size) == DYNAMIC else size for size in sizes) or "[]"
 
     def fits(self, generic: str) -> bool:
-        # Negative sizes are integers too; that they make no shape is a rule of its own.
+        # Another rule refuses negative sizes.
         return re.fullmatch(r"array<i64(?:: [-\d, ]+)?>", generic) is not None
 
 
