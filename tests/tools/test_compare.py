@@ -272,7 +272,7 @@ def test_tiles_are_those_of_jax() -> None:
     for sharding in named:
         array = np.arange(16 * 8).reshape(16, 8)
         found = spmd.tiles(sharding._to_xla_hlo_sharding(2).to_proto(), 2, 8)
-        pieces = found.cut(array)
+        pieces = found.split(array)
         for shard in jax.device_put(array, sharding).addressable_shards:
             np.testing.assert_array_equal(pieces[shard.device.id], shard.data)
         np.testing.assert_array_equal(found.join(pieces, array.shape), array)
@@ -282,7 +282,7 @@ def test_tiles_are_those_of_jax() -> None:
 def test_tiles_that_stick_out_are_padded(shape: tuple[int, ...]) -> None:
     array = np.arange(np.prod(shape)).reshape(shape) + 1
     found = spmd.ArrayTiles((4, *(1,) * (len(shape) - 1)), (0, 1, 2, 3))
-    pieces = found.cut(array)
+    pieces = found.split(array)
     assert {piece.shape for piece in pieces} == {found.shape(shape)}
     np.testing.assert_array_equal(found.join(pieces, shape), array)
 

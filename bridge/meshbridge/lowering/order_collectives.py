@@ -22,8 +22,7 @@ COLLECTIVES = frozenset(
 @register
 @dataclass(frozen=True)
 class OrderCollectives(Pass):
-    """Makes each collective after a loop or branch of collectives depend on it, and each such loop or branch on the collectives
-    before it.
+    """Makes collectives wait for the loops and branches of collectives before them, and these for the collectives before them.
 
     Input:   %0 = stablehlo.while(%x = %a) { … stablehlo.all_reduce … }
              %1 = "stablehlo.all_reduce"(%b) : (tensor<8xi32>) -> tensor<8xi32>

@@ -1,4 +1,4 @@
-"""What the options of several commands have in common: the input, what it runs on and takes, numbers, defaults."""
+"""Options that several commands share: the input, the machine, devices and inputs of a run, numbers, defaults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from meshbridge.read.formats import Program
 from meshbridge.tools import console
 
 DEVICES = 8
-"""Virtual devices that a program runs on, unless the command says otherwise."""
+"""The default number of virtual devices."""
 
 _INPUT_HELP = (
     "MLIR text or bytecode, a StableHLO portable artifact or a jax.export artifact, told by content; - is standard input"
@@ -25,23 +25,23 @@ _INPUT_HELP = (
 
 
 def add_input(parser: console.Parser) -> None:
-    """The program that a command reads."""
+    """Adds the input program and its options."""
     parser.add_argument("input", help=_INPUT_HELP)
     parser.add_argument("--dims", type=_dims, metavar="B=8,S=16", help="sizes of a jax.export artifact's symbolic dimensions")
     parser.add_argument("--quiet", action="store_true", help="show no progress on a terminal")
 
 
-def add_machine(parser: argparse._ActionsContainer, default: str | None, said: str = "") -> None:
-    """The machine for which the plan is to be the best; the help says `said` of the `default`."""
+def add_machine(parser: argparse._ActionsContainer, default: str | None, default_text: str = "") -> None:
+    """Adds `--machine`, which the plan is optimised for; `default_text` describes the `default` in the help."""
     help_ = (
         f"what to minimise time on: a device of docs/targets.md or a file of one, perhaps with a topology, as in "
-        f"v5p:4x4x4 or h100:1x1x8, which must be that of the mesh; neutral, or bytes (default: {said or default})"
+        f"v5p:4x4x4 or h100:1x1x8, which must be that of the mesh; neutral, or bytes (default: {default_text or default})"
     )
     parser.add_argument("--machine", type=_machine, default=default, metavar="NAME", help=help_)
 
 
 def add_target(parser: argparse._ActionsContainer) -> None:
-    """The same as a target is written."""
+    """Adds `--target`, the machine in the notation of targets."""
     help_ = f"the same, as a target: {EXAMPLES}"
     parser.add_argument("--target", type=_device, dest="machine", metavar="PLATFORM:DEVICE:TOPOLOGY", help=help_)
 
@@ -54,7 +54,7 @@ def _device(text: str) -> str:
 
 
 def add_memory_limit(parser: console.Parser, *also: str) -> None:
-    """How much memory the plan may need, by that name and `also` by others."""
+    """Adds `--memory-limit`, also under other names."""
     help_ = "the most memory that the program may need on a device, e.g. 80GB: what fits is taken, though it may send more "
     help_ += "(default: what the named machine has, which only warns; none: no limit)"
     parser.add_argument("--memory-limit", *also, type=_memory, metavar="SIZE", help=help_)
@@ -78,7 +78,7 @@ def _machine(name: str) -> str:
 
 
 def add_layout(parser: argparse._ActionsContainer) -> None:
-    """Where the axes of the mesh are on a machine with a topology."""
+    """Adds `--layout`, the links of mesh axes on a machine with a topology."""
     help_ = "with --machine DEVICE:TOPOLOGY: the links that mesh axes are on, as in data=dcn,model=ici; others take what is left"
     parser.add_argument("--layout", type=_layout, default="", metavar="AXIS=LINK,…", help=help_)
 
@@ -90,25 +90,25 @@ def _layout(text: str) -> str:
 
 
 @contextmanager
-def refusing(said: str = "") -> Iterator[None]:
-    """Errors of what an option's value means, as argparse reports them behind its name; without what they have `said`."""
+def refusing(prefix: str = "") -> Iterator[None]:
+    """Raises errors of an option's value as argparse's, which names the option; `prefix` is removed from their text."""
     try:
         yield
     except MeshError as error:
-        raise argparse.ArgumentTypeError(str(error).removeprefix(f"error: {said}")) from None
+        raise argparse.ArgumentTypeError(str(error).removeprefix(f"error: {prefix}")) from None
 
 
 def target(command: str, text: str) -> Target:
-    """What `--target` says. Raises UsageError where it names no devices that there are."""
+    """The target of `--target`. Raises UsageError if there is none of that name."""
     try:
         return parse(text)
     except MeshError as error:
         raise console.UsageError(f"meshbridge {command}: {error}") from None
 
 
-def add_local(parser: console.Parser, what: str = "the input") -> None:
-    """Whether a program is one device's, and what its arguments and results are shards of."""
-    help_ = f"{what} is one device's program, with collectives of the mesh dialect or of StableHLO"
+def add_local(parser: console.Parser, subject: str = "the input") -> None:
+    """Adds `--local`, and the shardings of one device's program."""
+    help_ = f"{subject} is one device's program, with collectives of the mesh dialect or of StableHLO"
     parser.add_argument("--local", action="store_true", help=help_)
     for side, named in (("in", "argument"), ("out", "result")):
         help_ = f"with --local: the sharding of each {named}, separated by ';' (default: a shard of its own on each device)"
@@ -116,12 +116,12 @@ def add_local(parser: console.Parser, what: str = "the input") -> None:
 
 
 def without_local(options: argparse.Namespace) -> dict[str, str]:
-    """The options that say nothing of a program that is not one device's."""
+    """The options that have no effect without `--local`."""
     return {} if options.local else dict.fromkeys(("--in-shardings", "--out-shardings"), "without --local")
 
 
 def local_program(program: Program, options: argparse.Namespace) -> Program:
-    """The program as the options have it: in place a partitioned one where it is one device's. Raises MeshError."""
+    """With `--local`, makes one device's program a partitioned one, in place. Raises MeshError."""
     if options.local:
         from meshbridge.lowering.local_program import annotate_local_program, split_texts
 
@@ -131,7 +131,7 @@ def local_program(program: Program, options: argparse.Namespace) -> Program:
 
 
 def add_run_inputs(parser: console.Parser) -> None:
-    """On how many devices to run, and on what."""
+    """Adds the number of devices of a run, and its inputs."""
     parser.add_argument("--devices", type=count, help=f"virtual CPU devices (default: {DEVICES})")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--seed", type=console.seed, help="seed of the random inputs (default: 0)")
@@ -140,32 +140,32 @@ def add_run_inputs(parser: console.Parser) -> None:
 
 def _dims(text: str) -> dict[str, int]:
     sizes = [re.fullmatch(r"\s*(\w+)\s*=\s*(-?\d+)\s*", part) for part in text.split(",")]
-    found = {size[1]: int(size[2]) for size in sizes if size}
-    if len(found) < len(sizes):
+    sizes_by_name = {size[1]: int(size[2]) for size in sizes if size}
+    if len(sizes_by_name) < len(sizes):
         raise argparse.ArgumentTypeError(f"expected a size for each of different names, as in b=8,s=16, found '{text}'")
-    return found
+    return sizes_by_name
 
 
 def count(text: str) -> int:
-    """The value of an option that is a positive whole number."""
+    """Parses a positive integer."""
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"expected a positive number, found '{text}'")
     return int(text)
 
 
 def amount(text: str) -> float:
-    """The value of an option that is a positive number."""
+    """Parses a positive number."""
     try:
-        found = float(text)
+        number = float(text)
     except ValueError:
-        found = 0.0
-    if not 0 < found < inf:
+        number = 0.0
+    if not 0 < number < inf:
         raise argparse.ArgumentTypeError(f"expected a positive number, found '{text}'")
-    return found
+    return number
 
 
 def compiler_option(text: str) -> tuple[str, OptionValue]:
-    """The name and value of an option of XLA: true, false and numbers are no texts."""
+    """Parses NAME=VALUE, an option of XLA; true, false and numbers are converted."""
     name, equals, value = text.partition("=")
     if not (name and equals):
         raise argparse.ArgumentTypeError(f"expected NAME=VALUE, found '{text}'")
@@ -178,21 +178,21 @@ def compiler_option(text: str) -> tuple[str, OptionValue]:
 
 
 def set_defaults(options: argparse.Namespace, **defaults: object) -> None:
-    """Gives options that were left out their values; argparse would not tell those from ones that were given."""
+    """Sets the defaults of omitted options; with argparse's own defaults, omitted and given options would look the same."""
     for name, value in defaults.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
 
 
 def read_for_cpu(options: argparse.Namespace) -> Program:
-    """The program for virtual devices, which are of the platform `cpu`."""
+    """Reads the program for the platform `cpu`, that of virtual devices."""
     program = console.read_program(options.input, options.dims)
     with files.about(files.display_name(options.input), program.format.wording):
         return formats.for_platform(program, "cpu")
 
 
 def make_devices(count: int) -> None:
-    """Asks XLA for `count` virtual CPU devices. It reads its flags when JAX first looks for devices."""
+    """Asks XLA for `count` virtual CPU devices, before JAX first looks for devices."""
     flags = re.sub(r"--xla_force_host_platform_device_count=\S*", "", os.environ.get("XLA_FLAGS", ""))
     os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={count}".strip()
     os.environ["JAX_PLATFORMS"] = "cpu"

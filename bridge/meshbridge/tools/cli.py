@@ -1,6 +1,6 @@
 """The command `meshbridge`: partitions programs and runs them.
 
-Which commands there are stands here; what they do, and the half a second of imports that they need, in `tools/commands.py`.
+This file lists the commands. `tools/commands.py` implements them, and takes half a second to import.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns the exit status."""
+    """Runs `meshbridge`; returns the exit status."""
     return console.run("meshbridge", lambda: _run(argv))
 
 
 def mesh_opt(argv: Sequence[str] | None = None) -> int:
-    """The command `mesh-opt`, whose imports Ctrl-C ends as it ends its work."""
+    """Runs `mesh-opt`; Ctrl-C also ends its imports cleanly."""
     return console.run("mesh-opt", lambda: _mesh_opt(argv))
 
 
@@ -52,14 +52,14 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def parser() -> console.Parser:
-    """The parser of the command line; a command gets its options when it is the one that is given."""
-    found = console.Parser(prog="meshbridge", description="Partitions sharded StableHLO programs with explicit collectives.")
-    found.add_version()
-    found.add_completion()
-    commands = found.add_subparsers(required=True, metavar="COMMAND", parser_class=console.Parser)
+    """The parser of the command line. A subcommand gets its options when it is used."""
+    root = console.Parser(prog="meshbridge", description="Partitions sharded StableHLO programs with explicit collectives.")
+    root.add_version()
+    root.add_completion()
+    commands = root.add_subparsers(required=True, metavar="COMMAND", parser_class=console.Parser)
     for name, summary in COMMANDS.items():
         commands.add_parser(name, allow_abbrev=False, help=summary, fill=partial(_fill, name))
-    return found
+    return root
 
 
 def _fill(name: str, command: console.Parser) -> None:

@@ -1,4 +1,4 @@
-"""The commands of `meshbridge`: the options of each, and what it does. `tools/cli.py` finds them by name."""
+"""The commands of `meshbridge`: their options and their functions. `tools/cli.py` finds them by name."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ _HELP = {
 
 
 def _add_options(parser: console.Parser, *names: str) -> None:
-    """Options of the pipeline by their names there, with the values and defaults that they have there."""
+    """Adds options of the pipeline, with the pipeline's values and defaults."""
     choices = pipeline.option_choices()
     for name in names:
         flag, default = _flag(name), getattr(pipeline.DEFAULTS, name)
@@ -139,7 +139,7 @@ def _add_options(parser: console.Parser, *names: str) -> None:
 
 
 def _add_machine(parser: console.Parser) -> None:
-    """What the plan is made for, under either of its names."""
+    """Adds the machine of the plan, as `--machine` or `--target`."""
     group = parser.add_mutually_exclusive_group()
     arguments.add_machine(group, pipeline.DEFAULTS.machine)
     arguments.add_target(group)
@@ -161,12 +161,17 @@ def _version(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error).removeprefix("error: ")) from None
 
 
-_EARLY = "with --emit annotated, which says nothing of communication yet"
+_NOT_PARTITIONED = "with --emit annotated, which says nothing of communication yet"
 
 _VERSION = "--stablehlo-version"
 
 _USELESS: dict[str, dict[str, str]] = {
-    "annotated": {"--resharding": _EARLY, "--collectives": _EARLY, "--replica-groups": _EARLY, "--report": _EARLY},
+    "annotated": {
+        "--resharding": _NOT_PARTITIONED,
+        "--collectives": _NOT_PARTITIONED,
+        "--replica-groups": _NOT_PARTITIONED,
+        "--report": _NOT_PARTITIONED,
+    },
     "mesh": {"--replica-groups": "with --emit mesh, whose collectives name mesh axes"},
     "local": {},
     "exported": {},
@@ -174,7 +179,7 @@ _USELESS: dict[str, dict[str, str]] = {
 }
 for _form, _options in _USELESS.items():
     _options |= {} if _form == "local" else {_VERSION: f"with --emit {_form}, expected --emit local"}
-"""By form: the options of `meshbridge partition` that do nothing to it."""
+"""By form: the options of `meshbridge partition` without effect on it."""
 
 _DONE = "on a program that is partitioned already"
 
@@ -185,23 +190,26 @@ def partition(options: argparse.Namespace) -> int:
     is_plain = options.stablehlo_version is not None
     useless |= {"--replica-groups": f"with {_VERSION}, which lists devices"} if is_plain else {"--ops": f"without {_VERSION}"}
     useless |= _without_device(options.machine) | arguments.without_local(options)
-    console.refuse_ignored("meshbridge partition", useless, _given(options))
-    given = {name: value for name, value in vars(options).items() if name in (*_HELP, "machine", "layout", "memory_limit")}
-    how = pipeline.Options(**given, stablehlo_version=options.stablehlo_version, ops=_ops(options.ops))
-    with progress.shown((_READING, *_work(how), _WRITING), quiet=options.quiet) as steps:
+    console.refuse_ignored("meshbridge partition", useless, _changed_options(options))
+    choices = {name: value for name, value in vars(options).items() if name in (*_HELP, "machine", "layout", "memory_limit")}
+    how = pipeline.Options(**choices, stablehlo_version=options.stablehlo_version, ops=_ops(options.ops))
+    with progress.shown((_READING, *_stage_steps(how), _WRITING), quiet=options.quiet) as steps:
         program = _read_for_platform(options).planned(how)
         steps.done(_READING)
         with files.about(files.display_name(options.input), program.format.wording):
             program = arguments.local_program(program, options)
-            _refuse_done(program, options, "resharding", "machine", "layout", "memory_limit", "inside", "compiler_options")
+            _refuse_partitioned(program, options, "resharding", "machine", "layout", "memory_limit", "inside", "compiler_options")
             if options.report:
-                found, timings = partition_and_report(program.module, how, on_stage=_reached(steps))
+                partition_report, timings = partition_and_report(program.module, how, on_stage=_on_stage(steps))
             else:
-                found, timings = None, partitioning.partition_module(program.module, how, on_stage=_reached(steps))
+                partition_report, timings = None, partitioning.partition_module(program.module, how, on_stage=_on_stage(steps))
             data = _content(program, how, options.output)
     files.write_bytes(options.output, data)
-    if found is not None:  # beside a program on standard output, the report would spoil it
-        console.say(found.to_json() if options.json else found.table(), sys.stderr if options.output == "-" else sys.stdout)
+    if partition_report is not None:  # standard output may have the program
+        console.say(
+            partition_report.to_json() if options.json else partition_report.table(),
+            sys.stderr if options.output == "-" else sys.stdout,
+        )
     if options.timing:
         for timing in timings:
             console.say(f"{timing.seconds:9.4f} s {timing.verify_seconds:9.4f} s verify  {timing.name}", sys.stderr)
@@ -219,45 +227,45 @@ _STAGES = {
     "optimised": "optimising collectives",
     "lowered": "lowering",
 }
-"""What runs until a stage of the pipeline is reached, as progress calls it."""
+"""By stage: progress's name of the work up to it."""
 
 
-def _work(how: pipeline.Options) -> list[str]:
-    """What runs until each stage of the pipeline is reached."""
+def _stage_steps(how: pipeline.Options) -> list[str]:
+    """Progress's names of the stages of the pipeline."""
     return [_STAGES[stage.name] for stage in pipeline.build(how).stages]
 
 
-def _reached(steps: progress.CommandSteps) -> pipeline.OnStage:
-    """Tells the steps of a command which stages are reached."""
+def _on_stage(steps: progress.CommandSteps) -> pipeline.OnStage:
+    """Ends a step of a command when its stage is reached."""
     return lambda stage, _: steps.done(_STAGES[stage])
 
 
-def _given(options: argparse.Namespace) -> dict[str, object]:
-    """The options of a command by name, those that stand at their default as False."""
+def _changed_options(options: argparse.Namespace) -> dict[str, object]:
+    """The options of a command by name; False for those with their default value."""
     return {_flag(name): value != getattr(pipeline.DEFAULTS, name, None) and value for name, value in vars(options).items()}
 
 
 def _without_device(machine: str) -> dict[str, str]:
-    """The options that say nothing where the machine is no device."""
+    """The options that have no effect if the machine is no device."""
     return {"--compiler-options": f"on machine '{machine}', which is no device"} if machine in UNNAMED else {}
 
 
-def _refuse_done(program: Program, options: argparse.Namespace, *names: str) -> None:
-    """Raises MeshError for options of these names that a program which is partitioned already comes too late for."""
-    given = {name: getattr(options, name) != getattr(pipeline.DEFAULTS, name) for name in names}
-    if is_partitioned(program.module) and (late := [name for name, is_given in given.items() if is_given]):
+def _refuse_partitioned(program: Program, options: argparse.Namespace, *names: str) -> None:
+    """Raises MeshError for options of these names if the program is partitioned, so that they have no effect."""
+    is_set = {name: getattr(options, name) != getattr(pipeline.DEFAULTS, name) for name in names}
+    if is_partitioned(program.module) and (late := [name for name, is_given in is_set.items() if is_given]):
         raise MeshError(f"error: {_flag(late[0])} has no effect {_DONE}")
 
 
 def _read_for_platform(options: argparse.Namespace) -> Program:
-    """The program, for the platform that the options name. Raises MeshError for one that it is not for."""
+    """Reads the program for the platform in the options. Raises MeshError if the program does not support it."""
     program = console.read_program(options.input, options.dims)
     with files.about(files.display_name(options.input), program.format.wording):
         return formats.choose_platform(program, options.platform)
 
 
 def _ops(path: str | None) -> tuple[str, ...]:
-    """The names of ops in a file, one on each line; none without a file. Raises MeshError for one that names none."""
+    """The names of ops in a file, one on each line; empty without a file. Raises MeshError if a line is no name."""
     if path is None:
         return ()
     lines = [line.strip() for line in files.read_bytes(path).decode(errors="replace").splitlines()]
@@ -270,15 +278,15 @@ _OP = re.compile(r"\w+(\.\w+)+")
 
 
 def _content(program: Program, how: pipeline.Options, output: str) -> bytes:
-    """What is written of a program in the form that is asked for."""
+    """The bytes of a program in the requested form."""
     if how.emit == "shard_map":
         return python_file.write(program).encode()
     return formats.choose(_presentable(program, how), output).serialize()
 
 
 def _presentable(program: Program, how: pipeline.Options) -> Program:
-    """Mesh IR and local programs do not fit what they came in, and are text unless the output asks for something else; those in
-    plain StableHLO are portable artifacts."""
+    """Chooses the format of a program: mesh IR and local programs do not fit their input's format, and become text; plain
+    StableHLO becomes a portable artifact."""
     if how.stablehlo_version is not None:
         return formats.in_version(program, how.stablehlo_version)
     return program if how.emit == "exported" else replace(program, format=formats.TEXT)
@@ -288,12 +296,12 @@ def run(options: argparse.Namespace) -> int:
     """`meshbridge run IN`."""
     useless = arguments.without_local(options) | ({} if options.check else {"--tolerance": "without --check"})
     useless |= {"--check": "with --local: one device's program has no unsharded form"} if options.local else {}
-    console.refuse_ignored("meshbridge run", useless, _given(options) | {"--tolerance": options.tolerance is not None})
+    console.refuse_ignored("meshbridge run", useless, _changed_options(options) | {"--tolerance": options.tolerance is not None})
     console.refuse_outputs("meshbridge run", {"--outputs": options.outputs})
     arguments.set_defaults(options, seed=0, tolerance=TOLERANCE, devices=arguments.DEVICES)
     arguments.make_devices(options.devices)
     program = arguments.read_for_cpu(options)
-    from meshbridge.tools import inputs, trial  # import JAX, which reads the number of devices as it starts
+    from meshbridge.tools import inputs, trial  # import JAX, which reads the number of devices at its start
 
     with (
         files.about(files.display_name(options.input), program.format.wording),
@@ -308,7 +316,7 @@ def convert(options: argparse.Namespace) -> int:
     if kind is not None:
         _check_format(kind, options)
     if options.target not in conversion.with_plain_form():
-        console.refuse_ignored("meshbridge convert", {"--plain": f"with --to {options.target}"}, _given(options))
+        console.refuse_ignored("meshbridge convert", {"--plain": f"with --to {options.target}"}, _changed_options(options))
     with progress.shown((_READING, _CONVERTING, _WRITING), quiet=options.quiet) as steps:
         program = console.read_program(options.input, options.dims, options.source)
         steps.done(_READING)
@@ -322,38 +330,38 @@ def convert(options: argparse.Namespace) -> int:
 
 
 def _check_format(kind: formats.Format, options: argparse.Namespace) -> None:
-    """Raises UsageError for options that ask for something else than the format that `--to` names."""
-    asked = formats.by_suffix(options.output)
-    if asked not in (None, kind) and not (kind.is_spelling and asked is formats.TEXT):
-        found = f"--to {kind.name} asks for {kind.summary}, but the name {options.output} for {asked.summary}"
-        raise console.UsageError(f"meshbridge convert: error: {found}")
+    """Raises UsageError for options that contradict the format of `--to`."""
+    named = formats.by_suffix(options.output)
+    if named not in (None, kind) and not (kind.is_spelling and named is formats.TEXT):
+        message = f"--to {kind.name} asks for {kind.summary}, but the name {options.output} for {named.summary}"
+        raise console.UsageError(f"meshbridge convert: error: {message}")
     useless = {"--closed": f"with --to {kind.name}, which is a format", "--binary": f"with --to {kind.name}"}
     if kind.is_spelling:
         useless.pop("--closed")
     if kind is formats.BYTECODE:
         useless.pop("--binary")
-    console.refuse_ignored("meshbridge convert", useless, _given(options))
+    console.refuse_ignored("meshbridge convert", useless, _changed_options(options))
 
 
 def _binary(program: Program) -> Program:
-    """`program` as MLIR bytecode where it would be text. Raises MeshError where it would be something else."""
+    """`program` as MLIR bytecode instead of text. Raises MeshError if its format is neither."""
     if program.format not in (formats.TEXT, formats.BYTECODE):
         hint = f"name the output *{formats.BYTECODE.suffixes[0]}, or leave out --binary"
         raise MeshError(f"error: --binary has no effect on {program.format.summary}\n  hint: {hint}")
     return replace(program, format=formats.BYTECODE)
 
 
-_OF_SIZES = ("local", "by", "suggest", "tokens", "perfetto", "html", "model_explorer", "memory_limit", "layout")
-"""Options of `meshbridge report` that are about figures of one choice of sizes."""
+_NOT_SYMBOLIC = ("local", "by", "suggest", "tokens", "perfetto", "html", "model_explorer", "memory_limit", "layout")
+"""Options of `meshbridge report` that need one choice of sizes."""
 
 
 def symbolic(options: argparse.Namespace) -> int:
     """`meshbridge report IN --symbolic`."""
-    useless = dict.fromkeys(map(_flag, _OF_SIZES), "with --symbolic, which has formulas of wire bytes alone")
-    console.refuse_ignored("meshbridge report", useless, _given(options))
+    useless = dict.fromkeys(map(_flag, _NOT_SYMBOLIC), "with --symbolic, which has formulas of wire bytes alone")
+    console.refuse_ignored("meshbridge report", useless, _changed_options(options))
     how = pipeline.Options("mesh", options.resharding, options.machine, collectives=options.collectives)
     with progress.shown((_READING, _FITTING), quiet=options.quiet) as steps:
-        program = _read_for_platform(options)  # which also says what is wrong with the input, or with --dims
+        program = _read_for_platform(options)  # also reports errors in the input and in --dims
         steps.done(_READING)
         name, data = files.display_name(options.input), b"" if options.dims is None else files.read_bytes(options.input)
 
@@ -363,9 +371,9 @@ def symbolic(options: argparse.Namespace) -> int:
             return formats.choose_platform(files.parse_program(data, name, dims), options.platform)
 
         with files.about(name, program.format.wording):
-            found = formulas(at, options.dims or {}, how)
+            volume = formulas(at, options.dims or {}, how)
         steps.done(_FITTING)
-    console.say(found.to_json() if options.json else found.table())
+    console.say(volume.to_json() if options.json else volume.table())
     return 0
 
 
@@ -374,37 +382,37 @@ def report(options: argparse.Namespace) -> int:
     if options.symbolic:
         return symbolic(options)
     is_placed = has_topology(options.machine)
-    given = {"--perfetto": options.perfetto, "--layout": options.layout, "--tokens": options.tokens}
-    useless = {} if is_placed else dict.fromkeys(given, "without --machine DEVICE:TOPOLOGY, as in h100:1x1x8")
+    needs_topology = {"--perfetto": options.perfetto, "--layout": options.layout, "--tokens": options.tokens}
+    useless = {} if is_placed else dict.fromkeys(needs_topology, "without --machine DEVICE:TOPOLOGY, as in h100:1x1x8")
     useless |= {"--by": "with --json, which has all of it"} if options.json else {}
     useless |= _without_device(options.machine) | arguments.without_local(options)
-    console.refuse_ignored("meshbridge report", useless, _given(options) | given | {"--by": options.by})
+    console.refuse_ignored("meshbridge report", useless, _changed_options(options) | needs_topology | {"--by": options.by})
     written = {flag: getattr(options, flag.strip("-").replace("-", "_")) for flag in ("--perfetto", "--html", "--model-explorer")}
     console.refuse_outputs("meshbridge report", written)
     names = ("resharding", "machine", "memory_limit", "layout", "collectives", "inside", "compiler_options")
     how = pipeline.Options(emit="mesh", **{name: getattr(options, name) for name in names})
     trying = () if options.suggest is None else (_TRYING,)
-    with progress.shown((_READING, *_work(how), *trying), quiet=options.quiet) as steps:
+    with progress.shown((_READING, *_stage_steps(how), *trying), quiet=options.quiet) as steps:
         program = _read_for_platform(options)
         steps.done(_READING)
         with files.about(files.display_name(options.input), program.format.wording):
             program = arguments.local_program(program, options)
-            _refuse_done(
+            _refuse_partitioned(
                 program, options, "resharding", "memory_limit", "inside", *(() if is_placed else ("machine", "compiler_options"))
             )
             graph = None if options.model_explorer is None else model_explorer.ExplorerGraph.read(program.module)
             if options.suggest is None:
-                found, _ = partition_and_report(program.module, how, tokens=options.tokens, on_stage=_reached(steps))
+                figures, _ = partition_and_report(program.module, how, tokens=options.tokens, on_stage=_on_stage(steps))
             else:
-                reached = _reached(steps)
-                found, _ = partition_and_suggest(program.module, how, options.suggest, tokens=options.tokens, on_stage=reached)
+                reached = _on_stage(steps)
+                figures, _ = partition_and_suggest(program.module, how, options.suggest, tokens=options.tokens, on_stage=reached)
     if options.perfetto is not None:
-        files.write_bytes(options.perfetto, found.perfetto().encode())
+        files.write_bytes(options.perfetto, figures.perfetto().encode())
     if options.html is not None:
-        console.write_page(options.html, found.to_html(files.display_name(options.input)))
+        console.write_page(options.html, figures.to_html(files.display_name(options.input)))
     if graph is not None:
-        files.write_bytes(options.model_explorer, model_explorer.node_data(graph, found.collectives).encode())
-    console.say(found.to_json() if options.json else found.table(options.by or "collective"))
+        files.write_bytes(options.model_explorer, model_explorer.node_data(graph, figures.collectives).encode())
+    console.say(figures.to_json() if options.json else figures.table(options.by or "collective"))
     return 0
 
 
@@ -412,8 +420,8 @@ def reshard(options: argparse.Namespace) -> int:
     """`meshbridge reshard --shape SHAPE --mesh MESH --from SHARDING --to SHARDING`."""
     exact = options.resharding == "exact"
     useless = dict.fromkeys(("--alpha", "--beta"), "with --resharding exact, which counts bytes first, then collectives")
-    given = {name: getattr(options, name.strip("-")) is not None for name in useless}
-    console.refuse_ignored("meshbridge reshard", useless if exact else {}, given)
+    is_given = {name: getattr(options, name.strip("-")) is not None for name in useless}
+    console.refuse_ignored("meshbridge reshard", useless if exact else {}, is_given)
     arguments.set_defaults(options, alpha=DEFAULTS.alpha, beta=DEFAULTS.beta)
     if options.run:
         arguments.make_devices(parse_mesh(options.mesh).size)
@@ -438,7 +446,7 @@ def _add_diff(parser: console.Parser) -> None:
 
 
 def _add_plan(parser: console.Parser) -> None:
-    """A program, and how it is partitioned."""
+    """Adds a program and the options to partition it."""
     arguments.add_input(parser)
     _add_platform(parser)
     _add_options(parser, "resharding", "collectives", "inside")
@@ -461,4 +469,4 @@ OPTIONS: dict[str, Callable[[console.Parser], None]] = {
     "verify": _add_verify,
     "search": search_command.add_options,
 }
-"""What gives a command its options, and the function that follows them, by the command's name."""
+"""By command, the function that adds its options and sets the function to run."""

@@ -17,12 +17,10 @@ from meshbridge.tools.compare.contestants import OURS, PEERS
 from meshbridge.tools.compare.process import Limits
 
 if TYPE_CHECKING:
-    from meshbridge.pages.report_page import Versus  # templates, which only pages need
+    from meshbridge.pages.report_page import Versus  # loads templates
 
 TIMEOUT = 600.0
-"""Seconds that a program may take to compile for a target, unless the command says otherwise: on two cores realistic ones took 10
-to 260 s.
-"""
+"""The default time limit of compiling for a target, in seconds: on two cores realistic programs took 10 to 260 s."""
 
 
 def add_compare(parser: console.Parser) -> None:
@@ -61,7 +59,7 @@ def _add_machine(parser: console.Parser) -> None:
 
 
 def _add_limits(parser: console.Parser) -> None:
-    """What a process that compiles may take."""
+    """Adds the limits of a compiling process."""
     help_ = f"seconds that each process may take (for a target {TIMEOUT:g} by default, else any number)"
     parser.add_argument("--timeout", type=arguments.amount, metavar="SECONDS", help=help_)
     parser.add_argument(
@@ -69,8 +67,10 @@ def _add_limits(parser: console.Parser) -> None:
     )
 
 
-def _add_compiler_options(parser: console.Parser, default: str | None, where: str = "", said: str = "") -> None:
-    help_ = f"{where}XLA's options: those under which collectives overlap, or its own defaults (default: {said or default})"
+def _add_compiler_options(parser: console.Parser, default: str | None, where: str = "", default_text: str = "") -> None:
+    help_ = (
+        f"{where}XLA's options: those under which collectives overlap, or its own defaults (default: {default_text or default})"
+    )
     parser.add_argument("--compiler-options", choices=get_args(OptionSet), default=default, help=help_)
     help_ = f"{where}an option of XLA beside those; may be given several times"
     parser.add_argument(
@@ -87,13 +87,13 @@ def _limits(options: argparse.Namespace) -> Limits:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """`meshbridge compare IN`: fails if our own partitioner does."""
+    """`meshbridge compare IN`; fails if our own partitioner fails."""
     console.refuse_outputs("meshbridge compare", {"--html": options.html})
     if options.targets:
         return _compare_for_targets(options)
     names = ("--without", "--compiler-options", "--compiler-option")
-    given = {name: getattr(options, name.strip("-").replace("-", "_")) for name in names}
-    console.refuse_ignored("meshbridge compare", dict.fromkeys(names, "without --target"), given)
+    values = {name: getattr(options, name.strip("-").replace("-", "_")) for name in names}
+    console.refuse_ignored("meshbridge compare", dict.fromkeys(names, "without --target"), values)
     arguments.set_defaults(options, seed=0, devices=arguments.DEVICES)
     arguments.make_devices(options.devices)
     program = arguments.read_for_cpu(options)
@@ -105,7 +105,7 @@ def compare(options: argparse.Namespace) -> int:
         files.about(files.display_name(options.input), program.format.wording),
         inputs.for_module(program, options.inputs) as archive,
     ):
-        found = command.compare(
+        comparison = command.compare(
             program.module,
             devices=options.devices,
             machine=machine,
@@ -114,19 +114,19 @@ def compare(options: argparse.Namespace) -> int:
             limits=_limits(options),
             quiet=options.quiet,
         )
-    if options.html is not None and not found.figures[OURS].error:
-        _write_page(options, program, machine, text.versus(found))
+    if options.html is not None and not comparison.figures[OURS].error:
+        _write_page(options, program, machine, text.versus(comparison))
     if options.json:
-        console.say(text.as_json(found))
+        console.say(text.as_json(comparison))
     else:
-        text.print_table(found)
-    return 1 if found.figures[OURS].error else 0
+        text.print_table(comparison)
+    return 1 if comparison.figures[OURS].error else 0
 
 
 def _compare_for_targets(options: argparse.Namespace) -> int:
     useless = dict.fromkeys(("--devices", "--seed", "--inputs"), "with --target, for which nothing runs")
-    given = {name: getattr(options, name.strip("-")) is not None for name in useless}
-    console.refuse_ignored("meshbridge compare", useless, given)
+    is_given = {name: getattr(options, name.strip("-")) is not None for name in useless}
+    console.refuse_ignored("meshbridge compare", useless, is_given)
     arguments.set_defaults(options, compiler_options="default")
     targets = [arguments.target("compare", text) for text in options.targets]
     if options.html is not None and len(targets) > 1:
@@ -135,7 +135,7 @@ def _compare_for_targets(options: argparse.Namespace) -> int:
     from meshbridge.tools.compare import command, text
 
     with files.about(files.display_name(options.input), program.format.wording):
-        found = command.compare_for(
+        comparisons = command.compare_for(
             program,
             targets,
             machine=options.machine,
@@ -144,21 +144,21 @@ def _compare_for_targets(options: argparse.Namespace) -> int:
             limits=_limits(options),
             quiet=options.quiet,
         )
-    if options.html is not None and not (only := found[0]).figures[OURS].error:
+    if options.html is not None and not (only := comparisons[0]).figures[OURS].error:
         chosen = options.machine or command.machine_of(only.target, only.used)
         _write_page(options, command.for_target(program, only.target), chosen, text.target_versus(only))
     if options.json:
-        console.say(text.targets_as_json(found))
+        console.say(text.targets_as_json(comparisons))
     else:
-        for index, comparison in enumerate(found):
+        for index, comparison in enumerate(comparisons):
             if index:
                 console.say()
             text.print_target_table(comparison)
-    return 1 if any(comparison.figures[OURS].error for comparison in found) else 0
+    return 1 if any(comparison.figures[OURS].error for comparison in comparisons) else 0
 
 
 def _write_page(options: argparse.Namespace, program: Program, machine: str, versus: Versus) -> None:
-    """Writes the page that `--html` asks for. Raises MeshError."""
+    """Writes the page of `--html`. Raises MeshError."""
     chosen = options.compiler_options or pipeline.DEFAULTS.compiler_options
     from meshbridge.tools.compare import page
 
@@ -188,7 +188,7 @@ def compile(options: argparse.Namespace) -> int:
 
 
 def _read_ahead_of_time(options: argparse.Namespace) -> Program:
-    """The program, in a process that has no devices but the CPU's and compiles nothing itself."""
+    """Reads the program in a process that has only CPU devices, and compiles nothing itself."""
     arguments.set_defaults(options, timeout=TIMEOUT)
     os.environ["JAX_PLATFORMS"] = "cpu"
     return console.read_program(options.input, options.dims)

@@ -1,4 +1,4 @@
-"""Completion of command lines by shells, as shtab writes it."""
+"""Shell completion of command lines, by shtab."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from meshbridge.text import visible
 from meshbridge.tools.console import Parser
 
 FILES = ("input", "partitioned", "second", "output", "inputs", "outputs", "ops", "perfetto")
-"""What arguments that are names of files are called in the options of a command."""
+"""The destinations of arguments that name files."""
 
 
 def completion(parser: argparse.ArgumentParser, shell: str, flags: Mapping[str, str]) -> str:
-    """What makes a shell complete the command that `parser` reads; `flags` are its flags by help that `parser` does not know."""
+    """The completion script of a shell for the command of `parser`; `flags` are further flags and their help."""
     for flag, summary in flags.items():
-        parser.add_argument(flag, nargs="?", help=visible(summary, keep="").replace("%", "%%"))  # argparse reads its own signs
-    for each in _with_commands(parser):
-        for action in each._actions:
+        parser.add_argument(flag, nargs="?", help=visible(summary, keep="").replace("%", "%%"))  # argparse expands %
+    for command in _with_commands(parser):
+        for action in command._actions:
             if action.dest in FILES:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
     return shtab.complete(parser, shell)
 
 
 def _with_commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """A parser and those of its commands, with all their options."""
+    """A parser and those of its subcommands, with all their options."""
     if isinstance(parser, Parser):
         parser.fill()
     yield parser

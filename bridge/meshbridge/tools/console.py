@@ -1,6 +1,6 @@
-"""What the commands share: one diagnostic for what goes wrong, `-` for standard streams, complete outputs or none.
+"""The frame of all commands: one diagnostic for an error, `-` for standard streams, complete outputs or none.
 
-Exit status 1 is for bad input, 2 for a command line that does not say what to do, 130 for work that was interrupted.
+The exit status is 1 for bad input, 2 for an invalid command line, 130 after an interrupt.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from meshbridge.read.formats import Program
 
 TRACEBACK = "MESHBRIDGE_TRACEBACK"
-"""Environment variable that lets an internal error end in a traceback, for a bug report."""
+"""The environment variable that makes internal errors end in a traceback, for a bug report."""
 
 USAGE = 2
-"""Exit status for a UsageError."""
+"""The exit status of a UsageError."""
 
 INTERRUPTED = 130
-"""Exit status where the user stops a command, as shells have it: 128 and the number of the signal."""
+"""The exit status of a command that the user stops: 128 plus the number of the signal, as in shells."""
 
 
 class UsageError(MeshError):
-    """A command line that cannot be followed, whatever the input holds: options unknown, missing, or of no use together."""
+    """An invalid command line: options that are unknown, missing, or useless together."""
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are diagnostics like any other. `fill` adds its arguments before it first parses."""
+    """An argument parser that reports errors as diagnostics. `fill` adds its arguments before the first parse."""
 
     def __init__(self, *arguments: Any, fill: Callable[[Parser], None] | None = None, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -44,14 +44,14 @@ class Parser(argparse.ArgumentParser):
         self._is_mixed = False
 
     def mix(self) -> None:
-        """Lets positional arguments stand between options, also where there may be any number of them."""
+        """Allows positional arguments between options, also for arguments of variable number."""
         self._is_mixed = True
 
-    def parse_known_args(self, *arguments: Any, **named: Any) -> Any:  # also what a parser of commands asks of a command's
+    def parse_known_args(self, *arguments: Any, **named: Any) -> Any:  # argparse calls it for subcommands, too
         self.fill()
         if not self._is_mixed:
             return super().parse_known_args(*arguments, **named)
-        self._is_mixed = False  # before Python 3.12 it comes here again, for the options and for the rest
+        self._is_mixed = False  # before Python 3.12 it recurses, for the options and for the positional arguments
         try:
             return super().parse_known_intermixed_args(*arguments, **named)
         finally:
@@ -61,7 +61,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{self.prog}: error: {message}")
 
     def fill(self) -> None:
-        """Adds the arguments that wait for the first parse."""
+        """Adds the arguments that `fill` adds, once."""
         if self._fill is not None:
             self._fill(self)
             self._fill = None
@@ -71,17 +71,17 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--version", action="version", version=f"meshbridge {__version__}", help="print the version")
 
     def add_completion(self, flags: Mapping[str, str] | None = None) -> None:
-        """Adds `--print-completion`; `flags` are those that are no arguments of this parser, with their help."""
+        """Adds `--print-completion`; `flags` are further flags and their help."""
         help_ = "print what makes a shell complete this command's line"
         self.add_argument("--print-completion", action=_PrintCompletion, choices=SHELLS, const=flags or {}, help=help_)
 
 
 SHELLS = ("bash", "zsh", "tcsh")
-"""Those whose command lines can be completed."""
+"""The shells with completion."""
 
 
 class _PrintCompletion(argparse.Action):
-    """Prints the completion of a parser for a shell, and ends."""
+    """Prints the completion script of a parser for a shell, and exits."""
 
     def __call__(self, parser: argparse.ArgumentParser, *arguments: Any) -> NoReturn:
         from meshbridge.tools.completion import completion
@@ -92,48 +92,50 @@ class _PrintCompletion(argparse.Action):
 
 
 def seed(text: str) -> int:
-    """The value of `--seed`."""
+    """Parses the value of `--seed`."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"expected a non-negative number, found '{text}'")
     return int(text)
 
 
-def refuse_ignored(command: str, useless: Mapping[str, str], given: Mapping[str, object]) -> None:
-    """Raises UsageError if an option is given that would be ignored.
+def refuse_ignored(command: str, useless: Mapping[str, str], options: Mapping[str, object]) -> None:
+    """Raises UsageError if an option would be ignored.
 
-    `useless` explains every option that the others make useless, `given` holds those that differ from their default.
+    `useless` explains why options have no effect; `options` are those that differ from their default.
     """
     for option, why in useless.items():
-        if given.get(option):
+        if options.get(option):
             raise UsageError(f"{command}: error: {option} has no effect {why}")
 
 
-def refuse_outputs(command: str, given: Mapping[str, str | None]) -> None:
-    """Raises UsageError for the options, beside what is printed, whose file is standard output, or that of another one, and
-    MeshError for a file that cannot be written: before work is done whose result would be lost."""
+def refuse_outputs(command: str, outputs: Mapping[str, str | None]) -> None:
+    """Checks the output files of options before any work is done.
+
+    Raises UsageError if a file is standard output or that of another option, and MeshError if it cannot be written.
+    """
     from meshbridge.read import files
 
-    taken: dict[str, str] = {}
-    for option, path in given.items():
+    option_of: dict[str, str] = {}
+    for option, path in outputs.items():
         if path is None:
             continue
         if path == "-":
             raise UsageError(f"{command}: error: {option} needs a file: what is printed goes to standard output")
-        if path in taken:
-            raise UsageError(f"{command}: error: {taken[path]} and {option} name the same file, '{path}'")
-        taken[path] = option
+        if path in option_of:
+            raise UsageError(f"{command}: error: {option_of[path]} and {option} name the same file, '{path}'")
+        option_of[path] = option
         files.refuse_unwritable(path)
 
 
 def write_page(path: str, page: str) -> None:
-    """Writes HTML to a file; halves of surrogate pairs, which names in a program may hold, as references. Raises MeshError."""
+    """Writes HTML to a file; lone surrogates, which names in a program may have, become references. Raises MeshError."""
     from meshbridge.read import files
 
     files.write_bytes(path, page.encode("utf-8", "xmlcharrefreplace"))
 
 
 def read_program(path: str, dims: Mapping[str, int] | None = None, kind: str = "auto") -> Program:
-    """The program of some `kind` (see `conversion.read`) in a file, with these sizes of its symbols. Raises MeshError."""
+    """Reads a program of some `kind` (see `conversion.read`) from a file, with sizes of its symbols. Raises MeshError."""
     from meshbridge import conversion
     from meshbridge.read import files
     from meshbridge.tools.crash_guard import guarded
@@ -146,8 +148,7 @@ def read_program(path: str, dims: Mapping[str, int] | None = None, kind: str = "
 
 
 def run(command: str, body: Callable[[], int]) -> int:
-    """Runs a command's body and returns the exit status: 0 if all is well, 1 USAGE or INTERRUPTED after one diagnostic on
-    standard error."""
+    """Runs a command's body and returns the exit status: 0, or after a diagnostic on standard error 1, USAGE or INTERRUPTED."""
     try:
         with _warnings_as_diagnostics(), rare_collections():
             return body()
@@ -161,7 +162,7 @@ def run(command: str, body: Callable[[], int]) -> int:
         return _fail(f"{command}: error: the program's regions nest more deeply than the 256 levels that are supported")
     except KeyboardInterrupt:
         return _fail(f"{command}: interrupted", INTERRUPTED)
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
@@ -174,7 +175,7 @@ def run(command: str, body: Callable[[], int]) -> int:
 
 
 def _of_bindings(error: Exception) -> str | None:
-    """The diagnostic of an error that MLIR's bindings raise."""
+    """The diagnostic of an error from MLIR's bindings, or None."""
     from meshbridge.ir.mlir import diagnostics_text, ir
 
     return diagnostics_text(error, "<module>") if isinstance(error, ir.MLIRError) else None
@@ -182,10 +183,10 @@ def _of_bindings(error: Exception) -> str | None:
 
 @contextmanager
 def _warnings_as_diagnostics() -> Iterator[None]:
-    """Prints each ShardingWarning on standard error as the line that it is."""
+    """Prints each ShardingWarning on standard error as a line."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", ShardingWarning)
-        others = warnings.showwarning
+        show_other = warnings.showwarning
 
         def show(
             message: Warning | str,
@@ -198,15 +199,15 @@ def _warnings_as_diagnostics() -> Iterator[None]:
             if issubclass(category, ShardingWarning):
                 say(str(message), sys.stderr)
             else:
-                others(message, category, filename, lineno, file, line)
+                show_other(message, category, filename, lineno, file, line)
 
         warnings.showwarning = show
         yield
 
 
 def say(text: str = "", stream: TextIO | None = None) -> None:
-    """Prints a line, or several, on a stream, by default standard output: all that a command prints but programs. It is
-    `visible`, since it may name what a program names."""
+    """Prints text, with visible control characters, on a stream, by default standard output. Commands print everything but
+    programs by it."""
     print(visible(text), file=sys.stdout if stream is None else stream, flush=True)
 
 

@@ -1,7 +1,7 @@
-"""One diagnostic where MLIR's readers crash or never come back, as its bytecode reader does on some damaged files.
+"""Prints a diagnostic if one of MLIR's readers crashes or hangs, as its bytecode reader does on some damaged files.
 
-A command may end its process, a library may not: only commands use this. Handlers in Python's own sense do not help, as they run
-between two steps of Python code; these are C functions, which run where the reader has crashed.
+Only commands use this, because it ends the process. Python's signal handlers would not help, because they run between two steps
+of Python code; these are C functions, which run at the crash.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from meshbridge.text import visible
 from meshbridge.tools.progress import RESTORED
 
 READING_SECONDS = 6
-"""How long an input may take to read, in CPU time, and a second more for each MiB. A thousand operations take 4 ms."""
+"""The most CPU seconds for reading an input, plus one for each MiB. A thousand operations take 4 ms."""
 
 _SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGPROF)
-"""What a crash raises, and what the timer of CPU time does."""
+"""The signals of a crash, and of the timer of CPU time."""
 
 _STACK_BYTES = 1 << 20
 _SA_ONSTACK = 0x08000000
@@ -50,9 +50,9 @@ class _SignalStack(ctypes.Structure):
 
 @contextmanager
 def guarded(name: str, size: int) -> Iterator[None]:
-    """Ends the process with a diagnostic and exit status 1 where reading an input, called `name` and of `size` bytes, crashes.
+    """Ends the process with a diagnostic and exit status 1 if reading the input `name` of `size` bytes crashes or hangs.
 
-    It does so on Linux alone; elsewhere a crash is a crash.
+    Only on Linux; does nothing elsewhere.
     """
     if sys.platform != "linux" or sys.stderr is None:
         yield
@@ -65,7 +65,7 @@ def guarded(name: str, size: int) -> Iterator[None]:
         def end(_: int) -> None:
             try:
                 os.write(stderr, diagnostic)
-            finally:  # where the reader has left a Python exception pending, the call above ends in a SystemError
+            finally:  # os.write raises SystemError if the reader has left a Python exception pending
                 os._exit(1)
 
         with _handled_by(end):
@@ -80,18 +80,18 @@ def guarded(name: str, size: int) -> Iterator[None]:
 
 
 def _release(error: BaseException) -> None:
-    """Lets go of what the frames of a failed reader hold: a context that a damaged file has left behind may crash as it goes."""
-    each: BaseException | None = error
-    while each is not None:
-        traceback.clear_frames(each.__traceback__)
-        before, each.__context__ = each.__context__, None
-        each = before
+    """Frees the values in the frames of a failed reader, under the guard: freeing a context of a damaged file may crash."""
+    current: BaseException | None = error
+    while current is not None:
+        traceback.clear_frames(current.__traceback__)
+        before, current.__context__ = current.__context__, None
+        current = before
     gc.collect()
 
 
 @contextmanager
 def _handled_by(end: Callable[[int], None]) -> Iterator[None]:
-    """Has `end` called for each of _SIGNALS, on a stack of its own: the usual one may be what has overflowed."""
+    """Calls `end` for each of _SIGNALS, on a separate stack, because the usual one may have overflowed."""
     libc = ctypes.CDLL(None)
     memory = ctypes.create_string_buffer(_STACK_BYTES)
     handler = _Handler(end)
@@ -99,26 +99,26 @@ def _handled_by(end: Callable[[int], None]) -> Iterator[None]:
     stack, stack_before = _SignalStack(ctypes.addressof(memory), 0, _STACK_BYTES), _SignalStack()
     libc.sigaltstack(ctypes.byref(stack), ctypes.byref(stack_before))
     before = {number: _Action() for number in _SIGNALS}
-    for number, old in before.items():
-        libc.sigaction(number, ctypes.byref(action), ctypes.byref(old))
+    for number, old_action in before.items():
+        libc.sigaction(number, ctypes.byref(action), ctypes.byref(old_action))
     try:
         yield
     finally:
-        for number, old in before.items():
-            libc.sigaction(number, ctypes.byref(old), None)
+        for number, old_action in before.items():
+            libc.sigaction(number, ctypes.byref(old_action), None)
         libc.sigaltstack(ctypes.byref(stack_before), None)
 
 
 @contextmanager
 def _stderr_held_back() -> Iterator[int]:
-    """Gives the file descriptor of standard error, and keeps what is written meanwhile until the end: a crash writes much."""
+    """Yields the file descriptor of standard error, and buffers other output to it until the end, because a crash writes much."""
     terminal = os.dup(2)
-    with tempfile.TemporaryFile() as held, open(terminal, "wb") as stderr:
-        os.dup2(held.fileno(), 2)
+    with tempfile.TemporaryFile() as captured, open(terminal, "wb") as stderr:
+        os.dup2(captured.fileno(), 2)
         try:
             yield terminal
         finally:
             sys.stderr.flush()
             os.dup2(terminal, 2)
-            held.seek(0)
-            shutil.copyfileobj(held, stderr)
+            captured.seek(0)
+            shutil.copyfileobj(captured, stderr)

@@ -1,4 +1,4 @@
-"""`--verify-diagnostics`: the diagnostics that a test file says it expects, in mlir-opt's notation.
+"""`--verify-diagnostics`: the diagnostics that a test file expects, in mlir-opt's notation.
 
 // expected-error @+1 {{mesh axis 3 is out of range}}
 // expected-note@below {{a part of the message}}
@@ -21,7 +21,7 @@ _DIAGNOSTIC = re.compile(r"^(?P<file>.*?)(?::(?P<line>\d+):(?P<column>\d+))?: (?
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One line of a diagnostic; `line` is None where it names no line of the file."""
+    """A diagnostic; `line` is None if it names no line of the file."""
 
     kind: str
     line: int | None
@@ -33,31 +33,31 @@ class Diagnostic:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a comment expects: `pattern` is found in the text of a diagnostic of that kind at that line."""
+    """An expected diagnostic of that kind at that line, with a text that contains `pattern`."""
 
     kind: str
     line: int | None
     pattern: re.Pattern[str]
     written: str
 
-    def fits(self, found: Diagnostic) -> bool:
-        return self.kind == found.kind and self.line == found.line and self.pattern.search(found.text) is not None
+    def fits(self, diagnostic: Diagnostic) -> bool:
+        return self.kind == diagnostic.kind and self.line == diagnostic.line and self.pattern.search(diagnostic.text) is not None
 
 
 def expectations(text: str) -> list[Expectation]:
-    """The expectations in `text`, their lines resolved."""
+    """The expectations in `text`, with resolved lines."""
     result: list[Expectation] = []
     lines = text.splitlines()
     for number, line in enumerate(lines, start=1):
-        found = _EXPECTED.search(line)
-        if found is not None:
-            where = _line(found["where"], number, lines)
-            result.append(Expectation(found["kind"], where, _pattern(found["text"], bool(found["regex"])), found["text"]))
+        comment = _EXPECTED.search(line)
+        if comment is not None:
+            where = _line(comment["where"], number, lines)
+            result.append(Expectation(comment["kind"], where, _pattern(comment["text"], bool(comment["regex"])), comment["text"]))
     return result
 
 
 def _line(where: str | None, number: int, lines: Sequence[str]) -> int | None:
-    """`above` and `below` mean the next line that is not itself an expectation, as in mlir-opt."""
+    """The line that an expectation means: `above` and `below` skip other expectations, as in mlir-opt."""
     if where == "unknown":
         return None
     if where in ("above", "below"):
@@ -77,26 +77,26 @@ def _pattern(text: str, regex: bool) -> re.Pattern[str]:
 
 
 def diagnostics(text: str) -> list[Diagnostic]:
-    """The diagnostics in the text of an error: lines `file:line:column: kind: message`; other lines continue the one before."""
-    found: list[Diagnostic] = []
+    """Parses the text of an error: lines `file:line:column: kind: message`; other lines continue the previous one."""
+    parsed: list[Diagnostic] = []
     for line in text.splitlines():
         head = _DIAGNOSTIC.match(line)
         if head is not None:
-            found.append(Diagnostic(head["kind"], int(head["line"]) if head["line"] else None, head["text"]))
-        elif found:
-            last = found[-1]
-            found[-1] = Diagnostic(last.kind, last.line, f"{last.text}\n{line}")
-    return found
+            parsed.append(Diagnostic(head["kind"], int(head["line"]) if head["line"] else None, head["text"]))
+        elif parsed:
+            previous = parsed[-1]
+            parsed[-1] = Diagnostic(previous.kind, previous.line, f"{previous.text}\n{line}")
+    return parsed
 
 
-def mismatches(expected: Sequence[Expectation], found: Sequence[Diagnostic]) -> list[str]:
-    """What differs: diagnostics that nothing expects, and expectations that nothing meets.
+def mismatches(expected: Sequence[Expectation], produced: Sequence[Diagnostic]) -> list[str]:
+    """The unexpected diagnostics, and the expectations that are not met.
 
-    A note that nothing expects is no mismatch, as in mlir-opt only errors and warnings must all be expected.
+    Unexpected notes are allowed: as in mlir-opt, only errors and warnings must all be expected.
     """
     open_expectations = list(expected)
     complaints: list[str] = []
-    for diagnostic in found:
+    for diagnostic in produced:
         met = next((entry for entry in open_expectations if entry.fits(diagnostic)), None)
         if met is not None:
             open_expectations.remove(met)

@@ -1,4 +1,4 @@
-"""Archives of inputs, by the positions that a function's caller counts: a module lacks the arguments that nothing reads."""
+"""Archives of inputs, by the caller's positions of arguments: a module lacks the arguments that nothing reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meshbridge.tools import trial
 
 @contextmanager
 def for_module(program: Program, path: str | None) -> Iterator[str | None]:
-    """The path of an archive that holds what the module of `program` takes, out of the one at `path`; None without one.
+    """The path of an archive with the arguments of the module of `program`, taken from the archive at `path`; None without one.
 
     Raises MeshError unless there is one array for each argument of the function.
     """
@@ -25,6 +25,6 @@ def for_module(program: Program, path: str | None) -> Iterator[str | None]:
     if len(arrays) != program.calling.count:
         raise MeshError(f"error: the program takes {program.calling.count} arguments, {len(arrays)} given")
     with tempfile.TemporaryDirectory() as folder:
-        kept = str(Path(folder) / "kept.npz")
-        trial.save_arrays(kept, [arrays[position] for position in program.calling.kept])
-        yield kept
+        archive = str(Path(folder) / "kept.npz")
+        trial.save_arrays(archive, [arrays[position] for position in program.calling.kept])
+        yield archive

@@ -1,5 +1,5 @@
-"""`mesh-opt --print-sharding-interface`: loops and indexing maps of each operation, as the RFC's walk-through prints them; and
-`--print-operations`: what a mutation can name."""
+"""`mesh-opt --print-sharding-interface`: loops and indexing maps of each operation, as in the RFC's walk-through; and
+`--print-operations`: the operations that mutations can name."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from meshbridge.reports.measured import to_legal
 from meshbridge.text import table
 
 _SILENT = ("builtin.", "func.", "mesh.", "sdy.")
-"""Dialects whose operations iterate over nothing."""
+"""Dialects whose operations have no loops."""
 
 
 def interface_text(module: ir.Module) -> str:
     """One paragraph for each operation on tensors with at least one dimension, in order."""
-    known = Interface()
+    interface = Interface()
     with module.context:
-        paragraphs = [_paragraph(op, known.rule(op)) for op in _payload(module)]
+        paragraphs = [_paragraph(op, interface.rule(op)) for op in _payload(module)]
     return "\n".join(paragraphs)
 
 
@@ -42,15 +42,19 @@ def _paragraph(op: ir.Operation, rule: ShardingRule) -> str:
 
 
 def operations_text(module: ir.Module) -> str:
-    """A row for each operation of the program, which is made legal: its index, loops, sharding option, line and name."""
+    """Legalizes the program; a row for each operation: its index, loops, sharding option, line and name."""
     to_legal(module)
     header = ("index", "op", "loops", "option", "location", "name")
     rows = [
         (
-            *(str(each.index), each.name, " ".join(map(_loop_text, each.loops))),
-            *("-" if each.option is None else str([list(axes) for axes in each.option]), each.location.short, each.scope or "-"),
+            *(str(operation.index), operation.name, " ".join(map(_loop_text, operation.loops))),
+            *(
+                "-" if operation.option is None else str([list(axes) for axes in operation.option]),
+                operation.location.short,
+                operation.scope or "-",
+            ),
         )
-        for each in operations(module)
+        for operation in operations(module)
     ]
     return table([header, *rows], left={1, 2, 3, 4, 5}) + "\n"
 

@@ -27,7 +27,7 @@ from meshbridge.tools.crash_guard import guarded
 from meshbridge.tools.interface_text import interface_text, operations_text
 
 SEPARATOR = "// -----\n"
-"""What stands between the modules of a split input, and of its output."""
+"""The separator of the modules in a split input and its output."""
 
 _NEEDLESS = ("--allow-unregistered-dialect", "--mlir-disable-threading", "--mlir-print-ir-module-scope")
 
@@ -35,13 +35,13 @@ _BOOLEAN = {"true": True, "1": True, "false": False, "0": False}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns the exit status."""
+    """Runs `mesh-opt`; returns the exit status."""
     return console.run("mesh-opt", lambda: _run(list(sys.argv[1:] if argv is None else argv)))
 
 
 def _run(argv: list[str]) -> int:
-    flags, rest = _pass_flags(argv)
-    options = _parser().parse_args(rest)
+    flags, arguments_left = _pass_flags(argv)
+    options = _parser().parse_args(arguments_left)
     steps = _steps(flags, options)
     _check(options)
     data = files.read_bytes(options.input)
@@ -54,7 +54,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _steps(flags: Sequence[Pass], options: argparse.Namespace) -> tuple[Pass, ...]:
-    """The passes to run. Raises UsageError for a pipeline that is none, and for one beside flags."""
+    """The passes to run. Raises UsageError for an invalid pipeline, and for a pipeline beside flags."""
     if options.pass_pipeline is None:
         return tuple(flags)
     if flags:
@@ -65,7 +65,7 @@ def _steps(flags: Sequence[Pass], options: argparse.Namespace) -> tuple[Pass, ..
 
 @contextmanager
 def _usage() -> Iterator[None]:
-    """What is wrong with the name or the options of a pass is wrong with the command line."""
+    """Raises errors of a pass's name or options as UsageError."""
     try:
         yield
     except MeshError as error:
@@ -78,15 +78,15 @@ _TEXT_OPTIONS = {
     "mlir_print_local_scope": "local_scope",
     "mlir_elide_elementsattrs_if_larger": "elide_larger_than",
 }
-"""Options that say how MLIR text is printed, and what `assembly.write` calls them."""
+"""Options of printed MLIR text, and their names in `assembly.write`."""
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raises UsageError for options that the others make useless, and for names of no format or pass."""
-    known = formats.formats()
-    if options.emit_spelling is not None and options.emit_spelling not in known:
-        found = f"unknown format '{options.emit_spelling}', expected one of {', '.join(known)}"
-        raise console.UsageError(f"mesh-opt: error: {found}")
+    """Raises UsageError for options without effect, and for unknown formats and passes."""
+    by_name = formats.formats()
+    if options.emit_spelling is not None and options.emit_spelling not in by_name:
+        message = f"unknown format '{options.emit_spelling}', expected one of {', '.join(by_name)}"
+        raise console.UsageError(f"mesh-opt: error: {message}")
     for when in ("before", "after"):
         for name in filter(None, vars(options)[f"mlir_print_ir_{when}"].split(",")):
             if name not in pass_names.passes_by_any_name():
@@ -96,11 +96,11 @@ def _check(options: argparse.Namespace) -> None:
     useless: dict[str, str] = {}
     if printed := [name for name in _NO_IR if values[name]]:
         why = f"with {printed[0]}, which prints no IR"
-        others = [name for name in _NO_IR if name != printed[0]]
-        useless = dict.fromkeys(["--emit-bytecode", "--emit-spelling", *others, *texts], why)
+        other_options = [name for name in _NO_IR if name != printed[0]]
+        useless = dict.fromkeys(["--emit-bytecode", "--emit-spelling", *other_options, *texts], why)
     elif options.emit_bytecode:
         useless = dict.fromkeys(["--emit-spelling", *texts], "with --emit-bytecode") | {"--split-input-file": _UNSPLIT}
-    elif options.emit_spelling is not None and (chosen := known[options.emit_spelling]) is not formats.TEXT:
+    elif options.emit_spelling is not None and (chosen := by_name[options.emit_spelling]) is not formats.TEXT:
         useless = dict.fromkeys(texts, f"with --emit-spelling={chosen.name}, which has one form only")
         if not chosen.is_spelling:
             useless["--split-input-file"] = _UNSPLIT
@@ -112,26 +112,26 @@ def _check(options: argparse.Namespace) -> None:
 
 
 _NO_IR = ("--print-sharding-interface", "--print-operations")
-"""Options that print something else than the program."""
+"""Options that print text other than the program."""
 
 _UNSPLIT = "on a binary output, which holds one module"
 
 
 def _pass_flags(argv: Sequence[str]) -> tuple[list[Pass], list[str]]:
-    """Takes the flags that name a pass, `--name` or `--name=option=value`, out of the command line, in order."""
-    known = pass_names.passes_by_any_name()
+    """Splits the command line into pass flags, `--name` or `--name=option=value`, in order, and other arguments."""
+    by_name = pass_names.passes_by_any_name()
     steps: list[Pass] = []
-    rest: list[str] = []
+    remaining: list[str] = []
     for argument in argv:
         name, _, options = argument.lstrip("-").partition("=")
-        if argument.startswith("-") and name in known:
+        if argument.startswith("-") and name in by_name:
             with _usage():
                 steps.append(pass_names.make_pass(name, options.strip("{}")))
         else:
-            # LLVM's tools take one dash for two: `-split-input-file`.
+            # LLVM's tools accept one dash for two: `-split-input-file`.
             one_dash = len(argument) > 2 and argument[0] == "-" and argument[1].isalpha()
-            rest.append(f"-{argument}" if one_dash else argument)
-    return steps, rest
+            remaining.append(f"-{argument}" if one_dash else argument)
+    return steps, remaining
 
 
 def _parser() -> console.Parser:
@@ -199,7 +199,7 @@ def _summary(step: type[Pass]) -> str:
 def _pass_help() -> str:
     lines = ["passes, each a flag (--name, --name=option=value):"]
     for name, step in pass_names.registered_passes().items():
-        lines.append(f"  --{name}" + (f" (also {', '.join(f'--{other}' for other in step.also)})" if step.also else ""))
+        lines.append(f"  --{name}" + (f" (also {', '.join(f'--{alias}' for alias in step.also)})" if step.also else ""))
         lines.append(f"      {_summary(step)}")
         lines += [f"      {field.name}: default {field.default}" for field in fields(step())]  # type: ignore[arg-type]
     return "\n".join(lines)
@@ -207,7 +207,7 @@ def _pass_help() -> str:
 
 @dataclass(frozen=True)
 class _Job:
-    """One invocation: what to run over each module of the input."""
+    """One invocation, which runs passes over each module of the input."""
 
     steps: tuple[Pass, ...]
     options: argparse.Namespace
@@ -215,7 +215,7 @@ class _Job:
     mutations: tuple[Mutation, ...] = ()
 
     def chunks(self, data: bytes) -> list[bytes]:
-        """The modules of the input as bytes, line numbers kept."""
+        """The modules of the input as bytes, with their line numbers."""
         if not self.options.split_input_file:
             return [data]
         if not formats.TEXT.detect(data):
@@ -237,12 +237,12 @@ class _Job:
         if self.mutations:
             self._mutate(program.module)
         timings: list[pipeline.Timing] = []
-        known: Known = {}
+        analyses: Known = {}
         verified: pipeline.Verify = "each" if self.options.verify_each else "none"
         with progress.shown([step.name for step in self.steps], quiet=self.options.quiet) as steps:
             for count, step in enumerate(self.steps):
                 self._dump("before", step, program.module)
-                timings += pipeline.run((step,), program.module, verified=verified, known=known)
+                timings += pipeline.run((step,), program.module, verified=verified, known=analyses)
                 self._dump("after", step, program.module)
                 if isinstance(step, MeshSpmdization):
                     for warning in gathered_ops(program.module, {earlier.name for earlier in self.steps[:count]}):
@@ -254,7 +254,7 @@ class _Job:
         return self._print(program)
 
     def _mutate(self, module: ir.Module) -> None:
-        """Mutates a program; the metrics go to standard error where the program goes to standard output."""
+        """Mutates a program, and prints the metrics; on standard error if the program goes to standard output."""
         machine = self.options.machine or pipeline.DEFAULTS.machine
         measured = mutate_and_measure(module, self.mutations, pipeline.Options("mesh", machine=machine))
         text = measured.to_json() if self.options.json else measured.table()
@@ -265,13 +265,13 @@ class _Job:
         outputs: list[bytes] = []
         complaints: list[str] = []
         for chunk in self.chunks(data):
-            found: list[str] = []
+            messages: list[str] = []
             try:
-                outputs.append(self.convert(chunk, found.append))
+                outputs.append(self.convert(chunk, messages.append))
             except MeshError as error:
-                found.append(str(error))
+                messages.append(str(error))
             wanted = expectations.expectations(chunk.decode())
-            complaints += expectations.mismatches(wanted, expectations.diagnostics("\n".join(found)))
+            complaints += expectations.mismatches(wanted, expectations.diagnostics("\n".join(messages)))
         if complaints:
             raise MeshError("\n".join(f"{self.filename}: error: {complaint}" for complaint in complaints))
         self.write(outputs)

@@ -18,10 +18,10 @@ from meshbridge.reports.explanation import TRIES
 from meshbridge.tools import console, progress
 
 PLANNED = ("resharding", "machine", "memory_limit", "layout", "collectives", "inside")
-"""The options of the pipeline that both commands take."""
+"""The pipeline options of both commands."""
 
-_MADE = ("resharding", "memory_limit", "inside")
-"""Those of them that come too late for a program that is partitioned already."""
+_PARTITIONING_OPTIONS = ("resharding", "memory_limit", "inside")
+"""The options without effect on a partitioned program."""
 
 
 def add_explain(parser: console.Parser) -> None:
@@ -79,10 +79,10 @@ def explain(options: argparse.Namespace) -> int:
                 steps.done(_PARTITIONING)
 
         with files.about(files.display_name(options.input), program.format.wording):
-            found = partition_and_explain(
+            explanation = partition_and_explain(
                 program.module, how, options.paths, tries=options.tries, alone=options.alone, on_stage=observe
             )
-    console.say(found.to_json() if options.json else found.table())
+    console.say(explanation.to_json() if options.json else explanation.table())
     return 0
 
 
@@ -102,14 +102,14 @@ def diff(options: argparse.Namespace) -> int:
         _refuse_late(programs, plans, but)
         steps.done(_READING)
         waiting = deque((_PARTITIONING, _SECOND))
-        first, second = (_to_compare(*each) for each in zip(paths, programs, plans, strict=True))
-        found = difference_of(first, second, lambda: steps.done(waiting.popleft()))
-    console.say(found.to_json() if options.json else found.table())
+        plan, second = (_to_compare(*source) for source in zip(paths, programs, plans, strict=True))
+        difference = difference_of(plan, second, lambda: steps.done(waiting.popleft()))
+    console.say(difference.to_json() if options.json else difference.table())
     return 0
 
 
 def _planned(command: str, options: argparse.Namespace, but: Mapping[str, str]) -> pipeline.Options:
-    """How a plan is made. Raises UsageError for options that cannot be."""
+    """The options of a plan. Raises UsageError for invalid ones."""
     try:
         return replace(pipeline.Options(emit="mesh", **{name: getattr(options, name) for name in PLANNED}), **but)  # type: ignore[arg-type]
     except MeshError as error:
@@ -117,7 +117,7 @@ def _planned(command: str, options: argparse.Namespace, but: Mapping[str, str]) 
 
 
 def _read(path: str, options: argparse.Namespace) -> Program:
-    """A program, for the platform that the options name."""
+    """Reads a program, for the platform in the options."""
     program = console.read_program(path, options.dims)
     with files.about(files.display_name(path), program.format.wording):
         return formats.choose_platform(program, options.platform)
@@ -128,14 +128,14 @@ def _to_compare(path: str, program: Program, how: pipeline.Options) -> PlannedPr
 
 
 def _refuse_late(programs: list[Program], plans: tuple[pipeline.Options, pipeline.Options], but: Mapping[str, str]) -> None:
-    """Raises MeshError for options of which nothing follows, as what they are for is partitioned already."""
-    first, second = (is_partitioned(program.module) for program in programs)
-    if first and second and (late := _late(plans[0])):
+    """Raises MeshError for options without effect, because the program is partitioned."""
+    first_done, second = (is_partitioned(program.module) for program in programs)
+    if first_done and second and (late := _options_without_effect(plans[0])):
         raise MeshError(f"error: --{_dashed(late[0])} has no effect on plans that are partitioned already")
-    if second and (late := [name for name in _late(plans[1]) if name in but]):
+    if second and (late := [name for name in _options_without_effect(plans[1]) if name in but]):
         raise MeshError(f"error: --but {_dashed(late[0])} has no effect on a plan that is partitioned already")
 
 
-def _late(how: pipeline.Options) -> list[str]:
-    names = _MADE if has_topology(how.machine) else (*_MADE, "machine")
+def _options_without_effect(how: pipeline.Options) -> list[str]:
+    names = _PARTITIONING_OPTIONS if has_topology(how.machine) else (*_PARTITIONING_OPTIONS, "machine")
     return [name for name in names if getattr(how, name) != getattr(pipeline.DEFAULTS, name)]

@@ -1,4 +1,4 @@
-"""Which step of a command runs and how far it is: one line on a terminal for work that takes long, gone when it is done."""
+"""A line on the terminal with the present step of a command that takes long; it disappears at the end."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 SECONDS = 2.0
-"""Work that is done within so many seconds shows nothing."""
+"""Shorter work shows no progress."""
 
 RESTORED = "\r\x1b[K\x1b[?25h"
-"""What makes a terminal fit to be written on where a line of progress was cut off: an empty line, and a cursor."""
+"""Restores a terminal after an interrupted line of progress: clears the line and shows the cursor."""
 
 
 class CommandSteps:
-    """The steps of a command by name, in order; the first runs from the start on."""
+    """The steps of a command by name, in order, starting with the first."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = tuple(names)
@@ -32,7 +32,7 @@ class CommandSteps:
         self._lock = Lock()  # the line is drawn by another thread than the one that works
 
     def done(self, name: str) -> None:
-        """Says that this step is done, and that the next one runs. Raises ValueError if there is no such step ahead."""
+        """Ends this step and starts the next one. Raises ValueError if no later step has this name."""
         with self._lock:
             self._done = self._names.index(name, self._done) + 1
             if self._line is not None:
@@ -43,12 +43,12 @@ class CommandSteps:
 
     def _show(self, terminal: int) -> None:
         """Draws the line on a file descriptor, from now until `_end`."""
-        from rich.console import Console  # a tenth of a second, which only work that takes long needs
+        from rich.console import Console  # takes a tenth of a second to import
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         console = Console(file=os.fdopen(terminal, "w", closefd=False))
-        # What others write on standard error meanwhile appears above the line; standard output may be a file.
+        # Other output on standard error appears above the line; standard output may be a file.
         line = Progress(*columns, console=console, transient=True, redirect_stdout=False, get_time=monotonic)
         with self._lock:
             if self._ended:
@@ -67,15 +67,15 @@ class CommandSteps:
 
 @contextmanager
 def shown(names: Sequence[str], *, quiet: bool) -> Iterator[CommandSteps]:
-    """Shows the steps of work that takes longer than SECONDS; nothing where `quiet`, or where standard error is no terminal.
+    """Shows the steps of work that takes longer than SECONDS, unless `quiet`, or if standard error is no terminal.
 
-    What prints on standard output waits until it is over.
+    Output on standard output has to wait until the end.
     """
     steps = CommandSteps(names)
     if quiet or not names or sys.stderr is None or not sys.stderr.isatty():
         yield steps
         return
-    terminal = os.dup(sys.stderr.fileno())  # the file descriptor of standard error is held back while a program is read
+    terminal = os.dup(sys.stderr.fileno())  # standard error is redirected while a program is read
     timer = Timer(SECONDS, steps._show, (terminal,))
     timer.daemon = True
     timer.start()

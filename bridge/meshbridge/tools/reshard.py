@@ -1,4 +1,4 @@
-"""`meshbridge reshard`: the plan between two shardings, what it costs against the bound, and who holds what before and after."""
+"""`meshbridge reshard`: the plan between two shardings, its cost beside the lower bound, and pictures of both shardings."""
 
 from __future__ import annotations
 
@@ -17,65 +17,65 @@ from meshbridge.tools.reshard_picture import picture
 def run(
     shape_text: str, mesh_text: str, source_text: str, target_text: str, run: bool, as_json: bool, options: PlanOptions = DEFAULTS
 ) -> str:
-    """The command's output. With `run`, the plan is also executed on as many virtual devices and the data compared.
+    """The command's output. With `run`, the plan is also executed on virtual devices, and the data compared.
 
-    Raises MeshError for text that is no shape, mesh or sharding, for a pair without a plan, and for a run that gives wrong data.
+    Raises MeshError for an invalid shape, mesh or sharding, for a pair without a plan, and for a run with wrong data.
     """
     (shape, dtype), mesh = parse_shape(shape_text), parse_mesh(mesh_text)
     source, target = parse_sharding(source_text, mesh), parse_sharding(target_text, mesh)
     try:
-        found = plan(shape, dtype, mesh, source, target, options)
-    except MeshError as error:  # which the passes prefix with the operation
+        resharding = plan(shape, dtype, mesh, source, target, options)
+    except MeshError as error:  # passes prefix it with the operation
         raise MeshError(f"error: cannot be resharded: {error}") from None
-    least = bound(shape, dtype, mesh, found.source, found.target)
+    least = bound(shape, dtype, mesh, resharding.source, resharding.target)
     if run:
-        from meshbridge.tools.reshard_trial import try_on_devices  # imports JAX, which only this needs
+        from meshbridge.tools.reshard_trial import try_on_devices  # imports JAX
 
-        try_on_devices(found)
-    return json.dumps(_record(found, least, run), indent=2) if as_json else _report(found, least, run)
+        try_on_devices(resharding)
+    return json.dumps(_record(resharding, least, run), indent=2) if as_json else _report(resharding, least, run)
 
 
-def _report(found: ReshardingPlan, least: Bound, ran: bool) -> str:
-    received, needed = found.wire_bytes, least.busiest
+def _report(plan: ReshardingPlan, least: Bound, ran: bool) -> str:
+    received, needed = plan.wire_bytes, least.busiest
     ratio = "at the bound" if received <= needed else f"{received / needed:.2f} times" if needed else "needs none"
     lines = [
-        str(found),
+        str(plan),
         "",
         f"busiest device receives {size_text(received)}, lower bound {size_text(needed)} ({ratio})",
-        f"all devices receive     {size_text(found.total_bytes)}, lower bound {size_text(least.total)}",
-        f"memory at most          {size_text(found.peak_bytes)}; both shards and the smaller again {size_text(found.peak_bound)}",
+        f"all devices receive     {size_text(plan.total_bytes)}, lower bound {size_text(least.total)}",
+        f"memory at most          {size_text(plan.peak_bytes)}; both shards and the smaller again {size_text(plan.peak_bound)}",
     ]
     if ran:
-        lines.append(f"ran on {found.mesh.size} devices: every device holds its shard")
-    for name, sharding in (("before", found.source), ("after", found.target)):
-        lines += ["", f"{name}: {sharding_text(sharding)}", picture(found.shape, found.mesh, sharding)]
+        lines.append(f"ran on {plan.mesh.size} devices: every device holds its shard")
+    for name, sharding in (("before", plan.source), ("after", plan.target)):
+        lines += ["", f"{name}: {sharding_text(sharding)}", picture(plan.shape, plan.mesh, sharding)]
     return "\n".join(lines)
 
 
-def _record(found: ReshardingPlan, least: Bound, ran: bool) -> dict[str, Any]:
+def _record(plan: ReshardingPlan, least: Bound, ran: bool) -> dict[str, Any]:
     return {
-        "shape": list(found.shape),
-        "element_type": found.dtype,
-        "mesh": list(found.mesh.shape),
-        "from": sharding_text(found.source),
-        "to": sharding_text(found.target),
-        "steps": [_step(found, number) for number in range(len(found.steps))],
-        "collectives": found.collectives,
-        "received_bytes": found.wire_bytes,
-        "sent_bytes": found.sent_bytes,
-        "total_bytes": found.total_bytes,
-        "peak_bytes": found.peak_bytes,
-        "peak_bound": found.peak_bound,
+        "shape": list(plan.shape),
+        "element_type": plan.dtype,
+        "mesh": list(plan.mesh.shape),
+        "from": sharding_text(plan.source),
+        "to": sharding_text(plan.target),
+        "steps": [_step(plan, number) for number in range(len(plan.steps))],
+        "collectives": plan.collectives,
+        "received_bytes": plan.wire_bytes,
+        "sent_bytes": plan.sent_bytes,
+        "total_bytes": plan.total_bytes,
+        "peak_bytes": plan.peak_bytes,
+        "peak_bound": plan.peak_bound,
         "bound": {"received_bytes": least.busiest, "total_bytes": least.total},
         "ran": ran,
     }
 
 
-def _step(found: ReshardingPlan, number: int) -> dict[str, Any]:
-    step = found.steps[number]
+def _step(plan: ReshardingPlan, number: int) -> dict[str, Any]:
+    step = plan.steps[number]
     return {
-        "step": step.text(found.mesh),
+        "step": step.text(plan.mesh),
         "collectives": step.collectives,
-        "received_bytes": found.received_by_step[number],
+        "received_bytes": plan.received_by_step[number],
         "shape": list(step.shape),
     }

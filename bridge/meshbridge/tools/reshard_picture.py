@@ -1,7 +1,7 @@
-"""Pictures of who holds what, as the spec draws them: the tensor in blocks, in each block the devices that hold it.
+"""Draws shardings as the spec does: the tensor in blocks, each with the devices that hold it.
 
-A device is written by its coordinates on the mesh, `01` on a small one, `0,11` where an axis has more than ten. A tensor that is
-split along more than two dimensions is drawn as a table.
+A device is written as its coordinates on the mesh: `01`, or `0,11` if an axis has more than ten devices. A tensor that is split
+along more than two dimensions becomes a table.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from meshbridge.resharding.boxes import DimLayout, layout
 from meshbridge.resharding.steps import Shape
 
 _MOST_CELLS = 64
-"""Blocks, or devices in one block, beyond which a picture says nothing that the sharding does not."""
+"""The most blocks of a picture, and the most devices in one block."""
 
 
 def picture(shape: Shape, mesh: Mesh, sharding: Sharding) -> str:
-    """The picture of one sharding, some lines of text."""
+    """The picture of one sharding, as lines of text."""
     dims = layout(shape, mesh, sharding)
-    split = [dim for dim, each in enumerate(dims) if len(each.owned) > 1]
+    split = [dim for dim, dim_layout in enumerate(dims) if len(dim_layout.owned) > 1]
     cells = 1
     for dim in split:
         cells *= len(dims[dim].owned)
@@ -28,12 +28,12 @@ def picture(shape: Shape, mesh: Mesh, sharding: Sharding) -> str:
         return f"{cells} blocks of {'x'.join(str(dim.local) for dim in dims)}"
     if len(split) > 2:
         return _table(mesh, dims, split)
-    down, across = _drawn(split)
+    down, across = _drawn_dims(split)
     return _grid(mesh, dims, down, across)
 
 
-def _drawn(split: Sequence[int]) -> tuple[int | None, int | None]:
-    """The dimensions drawn downwards and across; a single one goes across if it is the last that one writes so."""
+def _drawn_dims(split: Sequence[int]) -> tuple[int | None, int | None]:
+    """The dimensions drawn downwards and across; a single one is drawn downwards if it is dimension 0."""
     if len(split) == 2:
         return split[0], split[1]
     if not split:
@@ -43,26 +43,26 @@ def _drawn(split: Sequence[int]) -> tuple[int | None, int | None]:
 
 def _grid(mesh: Mesh, dims: Sequence[DimLayout], down: int | None, across: int | None) -> str:
     rows, columns = (_blocks(dims, dim) for dim in (down, across))
-    places = [[{down: row, across: column} for column in range(len(columns))] for row in range(len(rows))]
-    texts = [[_holders(mesh, dims, place) for place in line] for line in places]
+    blocks = [[{down: row, across: column} for column in range(len(columns))] for row in range(len(rows))]
+    texts = [[_holders(mesh, dims, place) for place in line] for line in blocks]
     widths = [max(len(name), *(len(line[i]) for line in texts)) for i, name in enumerate(columns)]
     margin = max(len(name) for name in rows)
     rule = " " * margin + " +" + "+".join("-" * (width + 2) for width in widths) + "+"
-    head = [f"tensor axis {across} ->", _joined(columns, widths, "   ")] if across is not None else []
+    head = [f"tensor axis {across} ->", _padded_line(columns, widths, "   ")] if across is not None else []
     lines = [*(f"{'':{margin}}   {line}" for line in head), rule]
     for name, line in zip(rows, texts, strict=True):
-        lines += [f"{name:{margin}} | {_joined(line, widths, ' | ')} |", rule]
+        lines += [f"{name:{margin}} | {_padded_line(line, widths, ' | ')} |", rule]
     if down is not None:
         lines[-1] += f"  tensor axis {down} down"
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _joined(texts: Sequence[str], widths: Sequence[int], between: str) -> str:
+def _padded_line(texts: Sequence[str], widths: Sequence[int], between: str) -> str:
     return between.join(f"{text:{width}}" for text, width in zip(texts, widths, strict=True))
 
 
 def _blocks(dims: Sequence[DimLayout], dim: int | None) -> list[str]:
-    """The index ranges of the blocks along a dimension, halo included; one nameless block for none."""
+    """The index ranges of the blocks along a dimension, with halos; one unnamed block for None."""
     if dim is None:
         return [""]
     return [f"{start}:{stop}" for start, stop in dims[dim].kept]

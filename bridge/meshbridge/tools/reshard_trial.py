@@ -1,4 +1,4 @@
-"""Runs a plan on devices, XLA's virtual ones if need be, and compares what every device holds with what it should hold."""
+"""Runs a resharding plan on devices, which may be XLA's virtual ones, and checks every device's shard."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ REDUCE: dict[str, np.ufunc] = {
     "bitwise_or": np.bitwise_or,
     "bitwise_xor": np.bitwise_xor,
 }
-"""Kind of a partial value to what reduces it; an average is divided in the end."""
+"""By kind of partial value, the function that reduces it; an average is then divided."""
 
 
 def try_on_devices(plan: ReshardingPlan) -> None:
-    """Reshards a tensor of known numbers, a different term on each device where the value is partial.
+    """Reshards a tensor of known numbers, with a different term on each device if the value is partial.
 
-    Raises MeshError if any number comes out wrong, or if there are too few devices.
+    Raises MeshError if any number is wrong, or if there are too few devices.
     """
     module = program(plan)
     LowerCollectives(form="local").run(module)
     executable = api.compile(module)
     terms = _terms(plan, executable.inputs[0].dtype)
     (result,) = executable(np.stack(list(_buffers(plan, terms))))
-    whole = _reduced(terms, plan.source.partial_kind) if plan.source.partial_axes else terms[0]
-    if not _holds(plan, np.asarray(result), whole):
+    whole = _reduce(terms, plan.source.partial_kind) if plan.source.partial_axes else terms[0]
+    if not _is_right(plan, np.asarray(result), whole):
         raise MeshError("error: the plan ran and left wrong data: this is a bug in the planner")
 
 
 def _terms(plan: ReshardingPlan, dtype: np.dtype[Any]) -> list[Array]:
-    """One tensor for each device of a group along the partial axes: small numbers, of which any type holds the reduction."""
+    """One tensor for each device along the partial axes, with numbers so small that any type represents the reduction."""
     count, numbers = plan.mesh.group_size(plan.source.partial_axes), np.arange(prod(plan.shape)).reshape(plan.shape)
     if not (plan.source.partial_axes or plan.target.partial_axes):
         return [(numbers % 251).astype(dtype)]
@@ -61,57 +61,57 @@ def _terms(plan: ReshardingPlan, dtype: np.dtype[Any]) -> list[Array]:
     return [((numbers // (term + 1) % 2 + low) * factor).astype(dtype) for term in range(count)]
 
 
-def _reduced(terms: list[Array], kind: str) -> Array:
+def _reduce(terms: list[Array], kind: str) -> Array:
     whole: Array = REDUCE[kind].reduce(terms, dtype=terms[0].dtype)
     return (whole / len(terms)).astype(whole.dtype) if kind == "average" else whole
 
 
 def _buffers(plan: ReshardingPlan, terms: list[Array]) -> Iterator[Array]:
-    """The local buffer of every device under the source, ones where it holds nothing."""
+    """The local buffer of every device under the source sharding, filled with ones outside the shard."""
     digits = axis_digits(plan.mesh, plan.source.partial_axes)
     for device in range(plan.mesh.size):
-        here, there = _box(plan.shape, plan.mesh, plan.source, device)
+        in_buffer, in_tensor = _box(plan.shape, plan.mesh, plan.source, device)
         buffer = np.ones(plan.start, terms[0].dtype)
-        buffer[here] = terms[group_index(digits, device)][there]
+        buffer[in_buffer] = terms[group_index(digits, device)][in_tensor]
         yield buffer
 
 
-def _holds(plan: ReshardingPlan, buffers: Array, whole: Array) -> bool:
-    """Whether the buffers of every group that the target is partial over reduce to its shard of `whole`."""
+def _is_right(plan: ReshardingPlan, buffers: Array, whole: Array) -> bool:
+    """True if the buffers of every group along the target's partial axes reduce to the shard of `whole`."""
     axes, kind = plan.target.partial_axes, plan.target.partial_kind
     digits = axis_digits(plan.mesh, axes)
     groups: dict[int, list[int]] = {}
     for device in range(plan.mesh.size):
         groups.setdefault(device - sum(digit.of(device) * digit.stride for digit in digits), []).append(device)
-    for first, group in groups.items():
-        here, there = _box(plan.shape, plan.mesh, plan.target, first)
-        found = _reduced([buffers[device][here] for device in group], kind) if axes else buffers[first][here]
-        if not _is_equal(found, whole[there], "average" in (kind, plan.source.partial_kind)):
+    for leader, group in groups.items():
+        in_buffer, in_tensor = _box(plan.shape, plan.mesh, plan.target, leader)
+        value = _reduce([buffers[device][in_buffer] for device in group], kind) if axes else buffers[leader][in_buffer]
+        if not _is_equal(value, whole[in_tensor], "average" in (kind, plan.source.partial_kind)):
             return False
     return True
 
 
-def _is_equal(found: Array, wanted: Array, rounded: bool) -> bool:
-    """Whether all numbers are the same; those of an average, whole ones, but for what XLA's division rounds."""
+def _is_equal(actual: Array, wanted: Array, rounded: bool) -> bool:
+    """True if all numbers are equal; if `rounded`, integers up to the rounding of XLA's division."""
     if not rounded:
-        return np.array_equal(found, wanted)
-    return bool((np.abs(found.astype(np.complex128) - wanted.astype(np.complex128)) < 0.1).all())
+        return np.array_equal(actual, wanted)
+    return bool((np.abs(actual.astype(np.complex128) - wanted.astype(np.complex128)) < 0.1).all())
 
 
 def _box(shape: Shape, mesh: Mesh, sharding: Sharding, device: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """What a device holds, as indices into its buffer and into the global tensor."""
-    here, there = [], []
+    """A device's shard, as slices of its buffer and of the global tensor."""
+    in_buffer, in_tensor = [], []
     for dim in layout(shape, mesh, sharding):
         block = group_index(axis_digits(mesh, dim.axes), device)
         start, stop = dim.kept[block]
-        here.append(slice(start - dim.origin[block], stop - dim.origin[block]))
-        there.append(slice(start, stop))
-    return tuple(here), tuple(there)
+        in_buffer.append(slice(start - dim.origin[block], stop - dim.origin[block]))
+        in_tensor.append(slice(start, stop))
+    return tuple(in_buffer), tuple(in_tensor)
 
 
 def program(plan: ReshardingPlan) -> ir.Module:
-    """The plan as the program of one device, stage 4: its argument and result are the local buffers under a dimension of one,
-    along which all devices' buffers make one tensor."""
+    """The plan as one device's program: its argument and result are local buffers with a leading dimension of size 1, along which
+    the buffers of all devices form one tensor."""
     with mlir.context(), ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
@@ -135,7 +135,7 @@ def _tensor(shape: Shape, plan: ReshardingPlan) -> ir.RankedTensorType:
 
 
 def _boundary(plan: ReshardingPlan, local: Shape) -> ir.DictAttr:
-    """The tensor of all devices' buffers, one after the other."""
+    """The attributes of the tensor of all devices' buffers, one after the other."""
     every: Axes = tuple(range(plan.mesh.rank))
     return ir.DictAttr.get(
         {

@@ -1,4 +1,4 @@
-"""The command `meshbridge run-script`: somebody's script, all that it compiles partitioned."""
+"""The command `meshbridge run-script`: runs a script with every function that it compiles partitioned."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def run(options: argparse.Namespace) -> int:
     chosen = {name: value for name in ("machine", "memory_limit") if (value := getattr(options, name)) is not None}
     with meshbridge.patch(**chosen) as planned:
         status = _status(script, options.arguments)
-    _say(planned, options.report)
+    _print_reports(planned, options.report)
     return status
 
 
-def _status(script: Path, given: Sequence[str]) -> int:
-    """Runs the script as Python does, and returns its exit status. MeshError passes: it is one diagnostic."""
-    with _as_main(script, given):
+def _status(script: Path, script_arguments: Sequence[str]) -> int:
+    """Runs the script as Python does, and returns its exit status. Raises MeshError, which is printed as a diagnostic."""
+    with _as_main(script, script_arguments):
         try:
             runpy.run_path(str(script), run_name="__main__")
         except MeshError:
@@ -58,15 +58,15 @@ def _status(script: Path, given: Sequence[str]) -> int:
                 console.say(end.code, sys.stderr)
             return end.code if isinstance(end.code, int) else int(end.code is not None)
         except Exception as error:
-            traceback.print_exception(type(error), error, _of_the_script(error.__traceback__, script))
+            traceback.print_exception(type(error), error, _script_frames(error.__traceback__, script))
             return 1
     return 0
 
 
 @contextmanager
-def _as_main(script: Path, given: Sequence[str]) -> Iterator[None]:
+def _as_main(script: Path, script_arguments: Sequence[str]) -> Iterator[None]:
     before, path = sys.argv, sys.path[:]
-    sys.argv = [str(script), *given]
+    sys.argv = [str(script), *script_arguments]
     sys.path.insert(0, str(script.parent.resolve()))
     try:
         yield
@@ -74,29 +74,29 @@ def _as_main(script: Path, given: Sequence[str]) -> Iterator[None]:
         sys.argv, sys.path[:] = before, path
 
 
-def _of_the_script(found: TracebackType | None, script: Path) -> TracebackType | None:
-    """What stands in a traceback from the script on."""
-    while found is not None and found.tb_frame.f_code.co_filename != str(script):
-        found = found.tb_next
-    return found
+def _script_frames(frames: TracebackType | None, script: Path) -> TracebackType | None:
+    """The frames of a traceback from the script on."""
+    while frames is not None and frames.tb_frame.f_code.co_filename != str(script):
+        frames = frames.tb_next
+    return frames
 
 
-def _say(planned: Sequence[Planned], page: str | None) -> None:
-    """One row for each function that was partitioned, and the report of the one that sends most."""
-    reports = [(each, each.report()) for each in planned]
+def _print_reports(planned: Sequence[Planned], page: str | None) -> None:
+    """Prints a row for each partitioned function, and the report of the one that sends most."""
+    reports = [(plan, plan.report()) for plan in planned]
     if not reports:
         console.say("meshbridge run-script: nothing was compiled for several devices")
         return
-    console.say(table([_HEADER, *(_row(*each) for each in reports)], left=(0,)))
-    first, report = max(reports, key=lambda each: each[1].wire_bytes)
-    console.say(f"\n{first.name}\n{report.table()}")
+    console.say(table([_HEADER, *(_row(*entry) for entry in reports)], left=(0,)))
+    busiest, report = max(reports, key=lambda entry: entry[1].wire_bytes)
+    console.say(f"\n{busiest.name}\n{report.table()}")
     if page is not None:
-        console.write_page(page, report.to_html(first.name))
+        console.write_page(page, report.to_html(busiest.name))
 
 
 _HEADER = ("function", "devices", "collectives", "sent per device")
 
 
-def _row(each: Planned, report: Report) -> tuple[str, ...]:
+def _row(planned: Planned, report: Report) -> tuple[str, ...]:
     executed = sum(collective.executions for collective in report.collectives)
-    return each.name, str(report.mesh.size), f"{executed:g}", size_text(report.wire_bytes)
+    return planned.name, str(report.mesh.size), f"{executed:g}", size_text(report.wire_bytes)

@@ -14,7 +14,7 @@ from meshbridge.search.search import best_of
 from meshbridge.tools import arguments, console, progress
 
 SECONDS = 60.0
-"""After which nothing more is tried, unless the command says otherwise."""
+"""The default time limit of a search."""
 
 
 def add_options(parser: console.Parser) -> None:
@@ -90,10 +90,10 @@ def run(options: argparse.Namespace) -> int:
         program = console.read_program(options.input, options.dims)
         steps.done(_READING)
         meshes, request = request.on([] if options.mesh is None else mesh_notation.meshes(options.mesh), dict(options.sub_axes))
-        found = best_of(program.module, meshes, request)
+        outcome = best_of(program.module, meshes, request)
         steps.done(_SEARCHING)
-        sharded = conversion.convert(replace(program, module=found.annotated), "sdy")
-        plan = plan_of(found, sharded)
+        sharded = conversion.convert(replace(program, module=outcome.annotated), "sdy")
+        plan = plan_of(outcome, sharded)
         data = {}
         if options.annotated is not None:
             data[options.annotated] = formats.choose(sharded, options.annotated).serialize()

@@ -1,4 +1,4 @@
-"""Runs a program on made-up or given inputs, and compares it with its unsharded self on one device."""
+"""Runs a program on random or given inputs, and compares it with the unsharded program on one device."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from meshbridge.runtime.pjrt import ShardedPort
 from meshbridge.tools import console, progress
 
 INTEGERS = 8
-"""Random integers stay below this: they are indices more often than not, and must then exist."""
+"""The bound of random integers, which are often indices and must be in range."""
 
 SCALE = 0.1
-"""Standard deviation of random floats: products of many stay small, so that a saturated softmax hides no error."""
+"""The standard deviation of random floats: small, so that no softmax saturates and hides an error."""
 
 _BAD_ARCHIVE = (OSError, ValueError, zipfile.BadZipFile)
-"""What numpy raises over a file that is no archive of arrays."""
+"""numpy's errors for a file that is no archive of arrays."""
 
 
 @dataclass(frozen=True)
 class NumericError:
-    """How far one result is from its reference: largest difference, and the same over the largest magnitude of the reference."""
+    """The largest difference of a result from its reference, and that divided by the largest magnitude of the reference."""
 
     absolute: float
     relative: float
@@ -53,7 +53,7 @@ def run(module: ir.Module, options: argparse.Namespace) -> int:
         executable = api.compile(module)
         steps.done(_COMPILING)
         inputs = random_inputs(executable.inputs, options.seed) if options.inputs is None else load_arrays(options.inputs)
-        # Donated arguments are gone after a run, so the reference gets copies of its own.
+        # Donated arguments are gone after a run; the reference runs on the numpy arrays.
         results = [pjrt.whole(result) for result in executable(*inputs)]
     for name, port, result in zip(_names(module), executable.outputs, results, strict=True):
         console.say(f"{name}: {port.dtype.name}{list(port.shape)} {port.spec(executable.mesh)} {_summary(result)}")
@@ -63,7 +63,7 @@ def run(module: ir.Module, options: argparse.Namespace) -> int:
 
 
 def _names(module: ir.Module) -> list[str]:
-    """What results are called: by their paths in the tree that the function returns, where it has one."""
+    """The names of results: their paths in the tree that the function returns, else their numbers."""
     return [name or f"result {index}" for index, name in enumerate(names_of(module).results)]
 
 
@@ -73,7 +73,7 @@ def _summary(result: np.ndarray[Any, Any]) -> str:
 
 
 def check_room(ports: Sequence[ShardedPort]) -> None:
-    """Raises MemoryError where the arguments need more memory than this machine has."""
+    """Raises MemoryError if the arguments need more memory than this machine has."""
     sizes = [prod(port.shape) * port.dtype.itemsize for port in ports]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if sum(sizes) > memory:
@@ -127,54 +127,54 @@ def save_arrays(path: str, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
 
 
 def compare(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any]) -> NumericError:
-    """How far `result` is from `reference`; infinitely far where types or shapes differ, or NaN and infinity stand elsewhere."""
+    """The difference of `result` from `reference`; infinite if types, shapes, or the places of NaN and infinities differ."""
     if (result.dtype, result.shape) != (reference.dtype, reference.shape):
         return NumericError(np.inf, np.inf)
-    wide = np.complex128 if reference.dtype.kind == "c" else np.float64
+    accumulator = np.complex128 if reference.dtype.kind == "c" else np.float64
     with np.errstate(invalid="ignore"):
-        found, expected = result.astype(wide), reference.astype(wide)
-        same = (result == reference) | (np.isnan(found) & np.isnan(expected))
-        distance = np.abs(found - expected) if reference.dtype.kind not in "iu" else _apart(result, reference)
-    if same.all():
+        actual, expected = result.astype(accumulator), reference.astype(accumulator)
+        equal = (result == reference) | (np.isnan(actual) & np.isnan(expected))
+        distance = np.abs(actual - expected) if reference.dtype.kind not in "iu" else _integer_distance(result, reference)
+    if equal.all():
         return NumericError(0.0, 0.0)
-    absolute = float(np.max(np.where(same, 0, distance), initial=0.0))
+    absolute = float(np.max(np.where(equal, 0, distance), initial=0.0))
     scale = float(np.max(np.abs(expected[np.isfinite(expected)]), initial=0.0))
     if np.isnan(absolute):
         absolute = np.inf
     return NumericError(absolute, absolute / scale if scale else np.inf)
 
 
-def _apart(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """How far integers are apart, of which floats hold only the first digits."""
-    apart: np.ndarray[Any, Any] = np.maximum(found, expected).astype(np.uint64) - np.minimum(found, expected).astype(np.uint64)
+def _integer_distance(actual: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The distance of integers, exact where floats would round them."""
+    apart: np.ndarray[Any, Any] = np.maximum(actual, expected).astype(np.uint64) - np.minimum(actual, expected).astype(np.uint64)
     return apart
 
 
 def worst(results: Sequence[np.ndarray[Any, Any]], references: Sequence[np.ndarray[Any, Any]]) -> NumericError:
-    """The largest differences of any of several results, each by itself; infinite where their numbers differ."""
+    """The largest absolute and the largest relative difference of several results; infinite if their numbers differ."""
     if len(results) != len(references):
         return NumericError(np.inf, np.inf)
-    found = [compare(*pair) for pair in zip(results, references, strict=True)]
-    absolute = max((difference.absolute for difference in found), default=0.0)
-    return NumericError(absolute, max((difference.relative for difference in found), default=0.0))
+    errors = [compare(*pair) for pair in zip(results, references, strict=True)]
+    absolute = max((difference.absolute for difference in errors), default=0.0)
+    return NumericError(absolute, max((difference.relative for difference in errors), default=0.0))
 
 
 def _check(module: ir.Module, inputs: Sequence[Any], results: Sequence[np.ndarray[Any, Any]], options: argparse.Namespace) -> int:
     with progress.shown((_CHECKING,), quiet=options.quiet):
         who, references = _references(module, inputs, options)
-    found = [compare(*pair) for pair in zip(results, references, strict=True)]
+    errors = [compare(*pair) for pair in zip(results, references, strict=True)]
     difference = worst(results, references)
     console.say(f"largest difference from {who}: absolute {difference.absolute:.3g}, relative {difference.relative:.3g}")
     if difference.relative > options.tolerance:
-        index = max(range(len(found)), key=lambda index: found[index].relative)
-        differs = f"{_names(module)[index]} differs by {found[index].relative:.3g} relative"
+        index = max(range(len(errors)), key=lambda index: errors[index].relative)
+        differs = f"{_names(module)[index]} differs by {errors[index].relative:.3g} relative"
         raise MeshError(f"error: {differs}, expected at most {options.tolerance:.3g}")
     return 0
 
 
 def _references(module: ir.Module, inputs: Sequence[Any], options: argparse.Namespace) -> tuple[str, list[np.ndarray[Any, Any]]]:
-    """What the results are compared with, in words, and its results: a program that says what each of several devices does has no
-    meaning on one, so that XLA's own partitioner runs it on the same devices."""
+    """The reference in words, and its results. A program with per-device code has no unsharded form; XLA's partitioner runs it on
+    the same devices."""
     from meshbridge.tools.compare import command  # which imports this module
 
     if is_partitioned(module) or find_per_device(module) is None:

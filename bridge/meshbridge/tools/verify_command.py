@@ -65,7 +65,7 @@ def _shardings(options: argparse.Namespace) -> dict[str, str | None]:
 
 
 def _read_source(options: argparse.Namespace) -> ir.Module:
-    """The source: one device's program where it stands alone with `--local`, or is handed in beside another that is."""
+    """Reads the source, which is one device's program with `--local` if it is alone, or beside another such program."""
     program = console.read_program(options.input, options.dims)
     if options.partitioned is None or speaks_of_devices(program.module):
         with files.about(files.display_name(options.input), program.format.wording):
@@ -74,7 +74,7 @@ def _read_source(options: argparse.Namespace) -> ir.Module:
 
 
 def _read_partitioned(source: ir.Module, options: argparse.Namespace) -> ir.Module:
-    """The program to verify; of one device's, the shardings that nobody gives are those that make up the source's tensors."""
+    """Reads the program to verify. The shardings of one device's program follow from the source's types, unless given."""
     program = console.read_program(options.partitioned)
     with files.about(files.display_name(options.partitioned), program.format.wording):
         if options.local and not is_partitioned(source) and not any(_shardings(options).values()):
@@ -84,17 +84,17 @@ def _read_partitioned(source: ir.Module, options: argparse.Namespace) -> ir.Modu
 
 
 def _after_each_pass(source: ir.Module, options: argparse.Namespace) -> int:
-    """Partitions and verifies after each pass that changes the program; stops at the first that changes its meaning."""
-    module, last = formats.copy_module(source), [mlir.to_bytecode(source)]
+    """Partitions, and verifies after each pass that changes the program, up to the first that changes its meaning."""
+    module, last_text = formats.copy_module(source), [mlir.to_bytecode(source)]
     passes: list[dict[str, object]] = []
 
     def check(step: Pass, changed: ir.Module) -> None:
         if passes and not passes[-1]["equal"]:
             return
         text = mlir.to_bytecode(changed)
-        if text == last[0]:
+        if text == last_text[0]:
             return
-        last[0] = text
+        last_text[0] = text
         verdict = verify(source, changed, seed=options.seed, memory=options.memory)
         passes.append({"pass": step.name, **_as_json(verdict)})
         if not options.json:
@@ -123,26 +123,26 @@ def _print(verdict: Verdict, as_json: bool) -> None:
     else:
         sys.stdout.flush()
         for difference in verdict.differences:
-            console.say(_sentence(difference))
+            console.say(_difference_text(difference))
         if verdict.parting is not None:
-            console.say(_where(verdict.parting))
+            console.say(_parting_text(verdict.parting))
 
 
-def _where(parting: Parting) -> str:
+def _parting_text(parting: Parting) -> str:
     devices = ", ".join(map(str, parting.devices))
     text = f"{parting.location}: the first value that differs is result {parting.result} of '{parting.op}'"
     if parting.devices:
         text += f": on device {devices}, there first in element [{', '.join(map(str, parting.element))}] of the shard"
-    return text + _because(parting.cause)
+    return text + _cause_text(parting.cause)
 
 
-def _because(cause: str) -> str:
+def _cause_text(cause: str) -> str:
     return f"\n  plausible cause: {cause}" if cause else ""
 
 
-def _sentence(difference: ResultDifference) -> str:
+def _difference_text(difference: ResultDifference) -> str:
     if difference.contradiction:
-        return f"different: {difference.contradiction}{_because(difference.cause)}"
+        return f"different: {difference.contradiction}{_cause_text(difference.cause)}"
     place = f"[{', '.join(map(str, difference.first))}]"
-    found = f"result {difference.result} in {difference.elements} of {difference.of} elements, the first at {place}"
-    return f"different: {found}{_because(difference.cause)}"
+    extent = f"result {difference.result} in {difference.elements} of {difference.of} elements, the first at {place}"
+    return f"different: {extent}{_cause_text(difference.cause)}"

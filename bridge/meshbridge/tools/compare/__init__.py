@@ -1,1 +1,1 @@
-"""`meshbridge compare`: our partitioner beside XLA's two, each in a process of its own."""
+"""`meshbridge compare`: our partitioner beside XLA's two, each in its own process."""

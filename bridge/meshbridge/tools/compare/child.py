@@ -1,7 +1,7 @@
-"""One contestant on one program, in a process of its own: XLA reads its flags once, and its fatal errors end the process.
+"""Runs one contestant on one program in its own process: XLA reads its flags once, and its fatal errors end the process.
 
-`python -m meshbridge.tools.compare.child FOLDER REQUEST` finds the program in FOLDER/program, takes and leaves the outputs to
-compare with in FOLDER/reference.npz, and writes what it measured to FOLDER/result.json. Its standard error is FOLDER/errors.
+`python -m meshbridge.tools.compare.child FOLDER REQUEST` reads the program from FOLDER/program, reads or writes the reference
+outputs in FOLDER/reference.npz, and writes its measurements to FOLDER/result.json. Its standard error is FOLDER/errors.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from meshbridge.tools.compare.contestants import CONTESTANTS, REPEATS, prepared
 from meshbridge.tools.compare.figures import Figures, Modelled
 
 ERRORS, EXECUTABLE = "errors", "executable"
-"""Files of the folder: the child's standard error, where compilers also leave their logs, and what was compiled, serialized."""
+"""Files of the folder: the child's standard error, with the compilers' logs, and the serialized executable."""
 
 UNSHARDED = "unsharded"
-"""Stands for the program without its shardings on one device, which is no contestant but what they are measured by."""
+"""The unsharded program on one device, the reference of all contestants."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a child is to do: run `contestant` on `devices` devices, and be the reference if it is to `lead`.
+    """The task of a child: run `contestant` on `devices` devices, and write the reference if `lead`.
 
-    Inputs come from the archive `inputs`, or from `seed` where that is empty. With a `target`, whose first devices are meant,
-    nothing runs. Our plan is the best for `machine` under that `option_set`. XLA compiles under
-    the `compiler_options`. If it is to `keep` what it compiles, that is left in the folder, and nothing else is found out.
+    Inputs come from the archive `inputs`, or from `seed` if that is empty. With a `target`, the program is compiled for its first
+    devices, and nothing runs. Our plan is optimised for `machine` under `option_set`. XLA compiles under `compiler_options`. If
+    `keep`, the executable is written to the folder, and nothing is measured.
     """
 
     contestant: str
@@ -62,23 +62,23 @@ class Request:
 
 
 REFUSED = "refused"
-"""The only key of a result where XLA does not take the options: why."""
+"""The only key of a result if XLA refuses the options; its value is the reason."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The child's command. What fails in an orderly way is a result like any other."""
+    """Runs the child. Errors other than crashes are results, too."""
     process.end_with_parent()
     folder, request = Path(arguments[0]), Request(**json.loads(arguments[1]))
     try:
-        found = _measured(folder, request)
+        measured = _measured(folder, request)
     except OptionError as error:
         (folder / "result.json").write_text(json.dumps({REFUSED: str(error).removeprefix("error: ")}))
         return 0
     except MeshError as error:
-        found = Figures(error=str(error).removeprefix("<module>: error: "))
-    except Exception as error:  # XLA's errors have no common type of their own
-        found = Figures(error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
-    (folder / "result.json").write_text(json.dumps(asdict(found)))
+        measured = Figures(error=str(error).removeprefix("<module>: error: "))
+    except Exception as error:  # XLA's errors have no common type
+        measured = Figures(error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+    (folder / "result.json").write_text(json.dumps(asdict(measured)))
     return 0
 
 
@@ -103,15 +103,15 @@ def _ahead_of_time(folder: Path, request: Request, module: ir.Module) -> Figures
         compiled = spmd.compile(copy, devices, shardy=contestant.shardy, compiler_options=options)
         (folder / EXECUTABLE).write_bytes(compiled.loaded.serialize())
         return Figures()
-    compiled, found = _compiled(request, module, devices)
+    compiled, measured = _compiled(request, module, devices)
     try:
-        return replace(found, modelled=_modelled(target, compiled.loaded.hlo_text(), folder / ERRORS))
+        return replace(measured, modelled=_modelled(target, compiled.loaded.hlo_text(), folder / ERRORS))
     except HloError as error:
-        return replace(found, unmodelled=str(error))
+        return replace(measured, unmodelled=str(error))
 
 
 def _modelled(target: Target, text: str, log: Path) -> Modelled:
-    """What the compiler thinks that a step takes. Raises HloError where it does not say."""
+    """The compiler's estimate of a step. Raises HloError if there is none."""
     if target.machine.platform == "tpu":
         cost = hlo_cost.tpu_cost(text)
         return Modelled(cost.cycles, None, "cycles", cost.without_estimate)
@@ -120,22 +120,22 @@ def _modelled(target: Target, text: str, log: Path) -> Modelled:
 
 
 def _contest(folder: Path, request: Request, module: ir.Module, inputs: Sequence[Any]) -> Figures:
-    compiled, found = _compiled(request, module, jax.devices()[: request.devices])
+    compiled, measured = _compiled(request, module, jax.devices()[: request.devices])
     running = []
     for _ in range(REPEATS):
-        placed = compiled.place(inputs)  # a program may take its arguments for itself
+        placed = compiled.place(inputs)  # a program may donate its arguments
         started = time.perf_counter()
-        held = compiled.execute(placed)
+        outputs = compiled.execute(placed)
         running.append(time.perf_counter() - started)
-    results = compiled.join(held)
+    results = compiled.join(outputs)
     if request.lead:
         _save(folder, results)
     absolute, relative = (None, None) if request.lead else _differences(folder, results)
-    return replace(found, run_seconds=min(running), absolute_difference=absolute, relative_difference=relative)
+    return replace(measured, run_seconds=min(running), absolute_difference=absolute, relative_difference=relative)
 
 
 def _compiled(request: Request, module: ir.Module, devices: Sequence[Any]) -> tuple[spmd.Compiled, Figures]:
-    """What a contestant makes of the program, and all that is known of it before it runs."""
+    """The program as compiled by a contestant, and its figures before it runs."""
     contestant = CONTESTANTS[request.contestant]
     copy, partitioning = prepared(contestant, module, request.machine, request.option_set)
     started = time.perf_counter()
@@ -158,7 +158,7 @@ def _reference(folder: Path) -> Path:
 
 
 def _save(folder: Path, results: Sequence[Any]) -> None:
-    """As bytes: archives know numpy's own types only."""
+    """Saves results as bytes: archives only support numpy's own types."""
     arrays: dict[str, Any] = {"kinds": np.array([result.dtype.name for result in results], str)}
     for index, result in enumerate(results):
         arrays[f"shape_{index}"] = np.array(result.shape, np.int64)
@@ -167,7 +167,7 @@ def _save(folder: Path, results: Sequence[Any]) -> None:
 
 
 def reference_results(folder: Path) -> list[np.ndarray[Any, Any]] | None:
-    """What the child that led has left in `folder`; None if none did."""
+    """The reference outputs in `folder`, or None."""
     if not _reference(folder).exists():
         return None
     with np.load(_reference(folder)) as archive:
@@ -182,8 +182,8 @@ def _differences(folder: Path, results: Sequence[Any]) -> tuple[float | None, fl
     expected = reference_results(folder)
     if expected is None:
         return None, None
-    found = trial.worst(results, expected)
-    return found.absolute, found.relative
+    worst = trial.worst(results, expected)
+    return worst.absolute, worst.relative
 
 
 if __name__ == "__main__":

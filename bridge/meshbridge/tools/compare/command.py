@@ -1,4 +1,4 @@
-"""The comparison seen from outside: hands the program to one child process after the other and collects what they found."""
+"""Runs the comparison: starts one child process after the other and collects their results."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from meshbridge.tools.compare.figures import Figures
 from meshbridge.tools.compare.process import NO_LIMITS, Limits
 
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "meshbridge.tools.compare.child")
-"""What a child is started with."""
+"""The command line of a child."""
 
 LEADERS = ("xla-shardy", "xla-gspmd")
-"""Whose outputs are the reference where the program has no unsharded form: first who reads its shardings as they stand."""
+"""The contestants whose outputs are the reference if the program has no unsharded form, in order."""
 
 DEFAULT_OPTIONS = CompilerOptions()
 
@@ -47,8 +47,8 @@ _ANNOTATIONS = frozenset({"mesh.mesh", "mesh.sharding", "mesh.shard"})
 
 @dataclass(frozen=True)
 class Comparison:
-    """All contestants on one program. `reference` names what outputs are compared with, and `remark` says why it is not the
-    unsharded run where it is not.
+    """All contestants on one program. `reference` names the reference of the outputs; `remark` says why it is not the unsharded
+    run, if so.
     """
 
     devices: int
@@ -78,15 +78,16 @@ def compare(
     limits: Limits = NO_LIMITS,
     quiet: bool = True,
 ) -> Comparison:
-    """Every contestant on `module`, which is not changed, and on the same inputs: those of the archive `inputs`, else drawn from
-    `seed`. Our plan is the best for `machine`. Each is held to `limits`. Shows on a terminal which of them runs unless `quiet`.
+    """Runs every contestant on `module`, which is not changed, with the same inputs: those of the archive `inputs`, or random
+    ones from `seed`. Our plan is optimised for `machine`. Each process is held to `limits`. Shows progress on a terminal unless
+    `quiet`.
 
     XLA is asked for `devices` virtual devices through the environment, before JAX starts (see `commands`).
 
-    Raises MeshError for a program that is partitioned already, that needs more devices, or that does not take these inputs,
-    and MemoryError where they cannot be held.
+    Raises MeshError for a program that is partitioned, that needs more devices, or that does not fit the inputs, and MemoryError
+    if the inputs do not fit in memory.
     """
-    _refuse_done(module)
+    _refuse_partitioned(module)
     needed = _devices(module, devices, "there are")
     ports = pjrt.boundary(module)[0]
     if inputs:
@@ -106,13 +107,13 @@ def compare(
 
         remark = run(UNSHARDED, lead=True).error.partition("\n")[0]
         reference = "" if remark else UNSHARDED
-        found: dict[str, Figures] = {}
+        figures: dict[str, Figures] = {}
         for name in order:
             lead = not reference and name in leaders
-            found[name] = run(name, lead=lead)
-            if lead and not found[name].error:
+            figures[name] = run(name, lead=lead)
+            if lead and not figures[name].error:
                 reference = name
-    return Comparison(needed, reference, remark, {name: found[name] for name in CONTESTANTS})
+    return Comparison(needed, reference, remark, {name: figures[name] for name in CONTESTANTS})
 
 
 def compare_for(
@@ -125,16 +126,15 @@ def compare_for(
     limits: Limits = NO_LIMITS,
     quiet: bool = True,
 ) -> tuple[TargetComparison, ...]:
-    """Every contestant but those `without` on `program`, which is not changed, compiled for each target by its platform's
-    compiler, each under its own of the `compiler_options`. Nothing runs. Our plan is the best for `machine`, by default the
-    target's own, under the same set of options.
+    """Compiles `program`, which is not changed, for each target, by every contestant except those in `without`, under its
+    `compiler_options`. Nothing runs. Our plan is optimised for `machine`, by default the target's own, under the same options.
 
-    Each compilation is held to `limits`. Raises MeshError where a compiler is not installed or does not take an option, where a
-    target has fewer devices than the program needs, and for a program that is partitioned already.
+    Each compilation is held to `limits`. Raises MeshError if a compiler is not installed or refuses an option, if a target has
+    fewer devices than the program needs, and for a program that is partitioned.
     """
-    _refuse_done(program.module)
+    _refuse_partitioned(program.module)
     work = [(target, *_for_target(program, target)) for target in for_targets]
-    found = []
+    comparisons = []
     contestants = [name for name in CONTESTANTS if name not in without]
     names = [f"{name}, {target.text}" for target in for_targets for name in contestants]
     with tempfile.TemporaryDirectory() as name, progress.shown(names, quiet=quiet) as steps:
@@ -151,12 +151,12 @@ def compare_for(
                 )
                 figures[contestant] = _compile(folder, request, target, limits)
                 steps.done(f"{contestant}, {target.text}")
-            found.append(TargetComparison(target, used, figures, under))
-    return tuple(found)
+            comparisons.append(TargetComparison(target, used, figures, under))
+    return tuple(comparisons)
 
 
-def _options(asked: CompilerOptions, target: Target, contestants: Sequence[str]) -> dict[str, dict[str, OptionValue]]:
-    return {name: asked.on(target.machine, explicit=CONTESTANTS[name].is_ours) for name in contestants}
+def _options(chosen: CompilerOptions, target: Target, contestants: Sequence[str]) -> dict[str, dict[str, OptionValue]]:
+    return {name: chosen.on(target.machine, explicit=CONTESTANTS[name].is_ours) for name in contestants}
 
 
 def executable_for(
@@ -167,11 +167,11 @@ def executable_for(
     compiler_options: CompilerOptions = DEFAULT_OPTIONS,
     limits: Limits = NO_LIMITS,
 ) -> bytes:
-    """`program`, which is not changed, partitioned and compiled for `target`, as its runtime serializes executables. The plan is
-    the best for `machine`, by default the target's own, under the same set of options.
+    """Partitions and compiles `program`, which is not changed, for `target`; returns the executable as its runtime serializes it.
+    The plan is optimised for `machine`, by default the target's own, under the same options.
 
-    Raises MeshError for what `compare_for` raises it for, but for a program that is partitioned already, and where the program
-    cannot be compiled, or is not within `limits`.
+    Raises MeshError like `compare_for`, except for a program that is partitioned, and if the program cannot be compiled within
+    `limits`.
     """
     module, used = _for_target(program, target)
     with tempfile.TemporaryDirectory() as name:
@@ -182,14 +182,14 @@ def executable_for(
         request = Request(
             OURS, used, target=target.text, machine=chosen, option_set=chosen_set, keep=True, compiler_options=under
         )
-        found = _compile(folder, request, target, limits)
-        if found.error:
-            raise MeshError(found.error if "error: " in found.error else f"error: target '{target.text}': {found.error}")
+        figures = _compile(folder, request, target, limits)
+        if figures.error:
+            raise MeshError(figures.error if "error: " in figures.error else f"error: target '{target.text}': {figures.error}")
         return (folder / EXECUTABLE).read_bytes()
 
 
 def machine_of(target: Target, used: int) -> str:
-    """What our plan is made for: the target's devices where they are; without their topology where the program uses only some."""
+    """The machine that our plan is optimised for: the target's devices, without their topology if the program uses only some."""
     return target.text.partition(":")[2] if used == target.devices else target.device
 
 
@@ -200,7 +200,7 @@ def for_target(program: Program, target: Target) -> Program:
 
 
 def _for_target(program: Program, target: Target) -> tuple[ir.Module, int]:
-    """The program's module for a target's platform, and how many devices it is for."""
+    """The program's module for a target's platform, and its number of devices."""
     module = for_target(program, target).module
     used = _devices(module, target.devices, f"target '{target.text}' has")
     targets.check_installed(target)
@@ -208,7 +208,7 @@ def _for_target(program: Program, target: Target) -> tuple[ir.Module, int]:
 
 
 def _compile(folder: Path, request: Request, target: Target, limits: Limits) -> Figures:
-    """Raises MeshError where the compiler does not take the options."""
+    """Compiles for a target. Raises MeshError if the compiler refuses the options."""
     try:
         return _outcome(folder, request, limits, os.environ | targets.environment(target))
     except OptionError as error:
@@ -216,21 +216,21 @@ def _compile(folder: Path, request: Request, target: Target, limits: Limits) -> 
 
 
 def peer_results(module: ir.Module, *, seed: int, inputs: str) -> tuple[str, list[np.ndarray[Any, Any]]]:
-    """Who of XLA's partitioners runs `module`, and the results on as many devices as its mesh has; inputs as for `compare`.
+    """The first of XLA's partitioners that runs `module`, and the results on the devices of its mesh; inputs as for `compare`.
 
-    Raises MeshError where none of them runs it.
+    Raises MeshError if none of them runs it.
     """
-    _refuse_done(module)
+    _refuse_partitioned(module)
     devices = _devices(module, len(jax.devices()), "there are")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "program").write_bytes(mlir.to_bytecode(module))
         for leader in _leaders(module):
-            found = _outcome(folder, Request(leader, devices, seed, inputs and str(Path(inputs).resolve()), lead=True))
+            figures = _outcome(folder, Request(leader, devices, seed, inputs and str(Path(inputs).resolve()), lead=True))
             results = reference_results(folder)
-            if not found.error and results is not None:
+            if not figures.error and results is not None:
                 return leader, results
-    raise MeshError(f"error: there is nothing to compare with: {leader} does not run the program: {found.error}")
+    raise MeshError(f"error: there is nothing to compare with: {leader} does not run the program: {figures.error}")
 
 
 def _leaders(module: ir.Module) -> Sequence[str]:
@@ -238,8 +238,8 @@ def _leaders(module: ir.Module) -> Sequence[str]:
     return LEADERS[::-1] if notation is not None and notation.name == "gspmd" else LEADERS
 
 
-def _refuse_done(module: ir.Module) -> None:
-    """Raises MeshError for a program that XLA's partitioners cannot be asked to partition."""
+def _refuse_partitioned(module: ir.Module) -> None:
+    """Raises MeshError for a program that is partitioned."""
     if is_partitioned(module):
         raise MeshError("<module>: error: the program is partitioned already, there is nothing to compare")
     for op in walk_all(module):
@@ -247,12 +247,12 @@ def _refuse_done(module: ir.Module) -> None:
             raise OpError(op, "belongs to one device's program, which is partitioned already: there is nothing to compare")
 
 
-def _devices(module: ir.Module, available: int, there: str) -> int:
-    """How many devices the program is for; `there` are as many as `available`."""
+def _devices(module: ir.Module, available: int, subject: str) -> int:
+    """The number of devices of the program. Raises MeshError if it exceeds `available`; `subject` introduces that number."""
     copy = formats.copy_module(module)
     pipeline.verify(copy)
     pipeline.run((ImportShardings(),), copy)
-    return check_devices(copy, available, there)
+    return check_devices(copy, available, subject)
 
 
 def _check_inputs(ports: Sequence[pjrt.ShardedPort], path: str) -> None:
@@ -263,13 +263,13 @@ def _check_inputs(ports: Sequence[pjrt.ShardedPort], path: str) -> None:
 
 
 def _outcome(folder: Path, request: Request, limits: Limits = NO_LIMITS, environment: Mapping[str, str] | None = None) -> Figures:
-    """What a child found, or how it ended without a result. Raises OptionError, which says no more than what XLA says."""
+    """Runs a child; returns its figures, or how it ended without a result. Raises OptionError with XLA's message."""
     result = folder / "result.json"
     result.unlink(missing_ok=True)
     error = process.run([*COMMAND, str(folder), json.dumps(asdict(request))], folder / ERRORS, limits, environment)
     if error or not result.exists():
         return Figures(error=error or "it left no result")
-    found = json.loads(result.read_text())
-    if REFUSED in found:
-        raise OptionError(found[REFUSED])
-    return Figures.of(found)
+    fields = json.loads(result.read_text())
+    if REFUSED in fields:
+        raise OptionError(fields[REFUSED])
+    return Figures.of(fields)

@@ -1,4 +1,4 @@
-"""Who is compared: each makes of a program something that XLA compiles, and says which of XLA's partitioners then runs."""
+"""The contestants of a comparison. Each prepares a program for XLA, and chooses one of XLA's partitioners."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from meshbridge.read import formats
 from meshbridge.read.formats import Program
 
 REPEATS = 3
-"""Times are the shortest of so many runs: the first one also pays for empty caches."""
+"""The number of runs; times are the shortest of them, because the first run has cold caches."""
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """`prepare` changes a module into what XLA is to compile for a machine, under a set of its options; `shardy` says in whose
-    notation that is."""
+    """`prepare` changes a module into the one that XLA compiles for a machine, under a set of options; `shardy` is true if its
+    shardings are Shardy's."""
 
     prepare: Callable[[ir.Module, str, OptionSet], ir.Module]
     shardy: bool
     is_ours: bool = False
-    "Whether preparing is partitioning, so that its time counts."
+    "True if preparing is partitioning, so that its time counts."
 
 
 def _ours(module: ir.Module, machine: str, compiler_options: OptionSet) -> ir.Module:
-    """Partitioned: nothing is left for XLA's partitioner to decide."""
+    """Partitions the program, so that XLA's partitioner has nothing to decide."""
     partitioning.partition_module(module, pipeline.Options(machine=machine, compiler_options=compiler_options))
     return module
 
 
 def _in(notation: str) -> Callable[[ir.Module, str, OptionSet], ir.Module]:
-    """The same program with its shardings in a notation, as it stands if it has that already."""
+    """Converts the shardings of a program to a notation."""
 
     def convert(module: ir.Module, _machine: str, _compiler_options: OptionSet) -> ir.Module:
-        found = formats.find_notation(module)
-        if found is None or found.name != notation:
-            plain = notation in conversion.with_plain_form()  # which every XLA reads
+        present = formats.find_notation(module)
+        if present is None or present.name != notation:
+            plain = notation in conversion.with_plain_form()  # every version of XLA reads it
             conversion.convert(Program(module, formats.BYTECODE), notation, plain=plain)
         return module
 
@@ -47,21 +47,20 @@ def _in(notation: str) -> Callable[[ir.Module, str, OptionSet], ir.Module]:
 
 
 OURS, PEER = "meshbridge", "xla-shardy"
-"""Whose figures are divided by whose, where a table has ratios."""
+"""The numerator and the denominator of ratios in tables."""
 
 CONTESTANTS = {
     OURS: Contestant(_ours, shardy=True, is_ours=True),
     PEER: Contestant(_in("sdy"), shardy=True),
     "xla-gspmd": Contestant(_in("gspmd"), shardy=False),
 }
-"""By the name that the table prints."""
+"""Contestants by their printed names."""
 
 PEERS = tuple(name for name, contestant in CONTESTANTS.items() if not contestant.is_ours)
 
 
 def prepared(contestant: Contestant, module: ir.Module, machine: str, compiler_options: OptionSet) -> tuple[ir.Module, float]:
-    """A copy of `module` as XLA is to compile it for `machine` under that set of options, and the seconds that partitioning took.
-    Raises MeshError."""
+    """A copy of `module`, prepared for XLA, and the seconds of partitioning. Raises MeshError."""
     seconds = []
     for _ in range(REPEATS if contestant.is_ours else 1):
         copy = formats.copy_module(module)

@@ -1,4 +1,4 @@
-"""The comparison as a page: our report, with the table beside XLA's partitioners."""
+"""The comparison as a page: our report, with the table of all contestants."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from meshbridge.reports import partition_and_report
 
 
 def page(program: Program, machine: str, versus: Versus, name: str, compiler_options: OptionSet = "default") -> str:
-    """The page of the program of some `name`, which is not changed, partitioned for `machine` under that set of options, as
-    it was for the comparison.
+    """The page of a program, which is not changed, partitioned as in the comparison: for `machine` under a set of options.
 
-    Raises MeshError where it cannot be partitioned.
+    Raises MeshError if the program cannot be partitioned.
     """
     module = formats.copy_module(program.module)
     report, _ = partition_and_report(module, pipeline.Options(emit="mesh", machine=machine, compiler_options=compiler_options))

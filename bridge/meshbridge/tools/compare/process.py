@@ -1,7 +1,7 @@
-"""A child process under limits of time and memory, and in words how it ended.
+"""Runs a child process under limits of time and memory, and describes how it ended.
 
 Memory is watched, not limited by the operating system: XLA reserves far more address space than it uses, and ends its process
-without a word where it gets none.
+silently if it gets none.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from time import monotonic
 from meshbridge.ir.mlir import MeshError
 
 WATCHED_SECONDS = 0.1
-"""How long the memory of a process may go unseen."""
+"""The interval at which the memory of a process is read."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a process may take; None: whatever it wants."""
+    """The limits of a process; None means no limit."""
 
     seconds: float | None = None
     gigabytes: float | None = None
-    "Of memory in use, in powers of 1,000."
+    "Memory in use, in powers of 1,000."
 
 
 NO_LIMITS = Limits()
 
 
 def run(command: Sequence[str], errors: Path, limits: Limits = NO_LIMITS, environment: Mapping[str, str] | None = None) -> str:
-    """Runs `command`, whose standard error is written to the file `errors`. Returns what it died of, empty if all was well.
+    """Runs `command`, with the file `errors` as its standard error. Returns how it failed, or "".
 
     Its standard input stays open as long as this process lives (see `end_with_parent`).
-    Raises MeshError where memory is limited and this system does not say how much a process uses.
+
+    Raises MeshError if memory is limited and the system does not tell how much a process uses.
     """
     with (
         errors.open("wb") as stderr,
@@ -47,7 +48,7 @@ def run(command: Sequence[str], errors: Path, limits: Limits = NO_LIMITS, enviro
         try:
             excess = _watch(child, limits)
         finally:
-            child.kill()  # where it has not ended by itself
+            child.kill()  # if it still runs
     if excess:
         return excess
     if child.returncode == 0:
@@ -56,7 +57,7 @@ def run(command: Sequence[str], errors: Path, limits: Limits = NO_LIMITS, enviro
 
 
 def end_with_parent() -> None:
-    """Has this process, which `run` has started, end as soon as its parent has: nobody else would hold it to its limits."""
+    """Ends this process, which `run` has started, as soon as its parent ends, which enforces the limits."""
 
     def wait() -> None:
         os.read(0, 1)
@@ -66,13 +67,13 @@ def end_with_parent() -> None:
 
 
 def _watch(child: subprocess.Popen[bytes], limits: Limits) -> str:
-    """Waits for the end of a process, or until it takes more than it may; says what."""
+    """Waits until a process ends, or exceeds a limit; returns which, or ""."""
     started = monotonic()
     while True:
-        left = None if limits.seconds is None else limits.seconds - (monotonic() - started)
-        if left is not None and left <= 0:
+        remaining = None if limits.seconds is None else limits.seconds - (monotonic() - started)
+        if remaining is not None and remaining <= 0:
             return f"not done within {limits.seconds:g} seconds"
-        step = left if limits.gigabytes is None else min(WATCHED_SECONDS, left or WATCHED_SECONDS)
+        step = remaining if limits.gigabytes is None else min(WATCHED_SECONDS, remaining or WATCHED_SECONDS)
         try:
             child.wait(step)
         except subprocess.TimeoutExpired:
@@ -83,15 +84,15 @@ def _watch(child: subprocess.Popen[bytes], limits: Limits) -> str:
 
 
 def _memory(process: int) -> int:
-    """Bytes of memory that a process uses; 0 if it is gone."""
+    """The bytes of memory that a process uses; 0 if it has ended."""
     try:
         status = Path(f"/proc/{process}/status").read_text()
     except FileNotFoundError:
         if Path("/proc/self/status").exists():
             return 0
         raise MeshError("error: this system does not say how much memory a process uses: leave out the limit") from None
-    found = re.search(r"VmRSS:\s*(\d+) kB", status)
-    return int(found[1]) * 1024 if found else 0
+    resident = re.search(r"VmRSS:\s*(\d+) kB", status)
+    return int(resident[1]) * 1024 if resident else 0
 
 
 def _ending(status: int) -> str:
@@ -99,7 +100,7 @@ def _ending(status: int) -> str:
 
 
 def _last_words(lines: Sequence[str]) -> str:
-    """XLA's fatal message, else the last line that is not of a log."""
+    """XLA's fatal message, else the last line that is no log line."""
     fatal = [line for line in lines if re.match(r"F\d{4} ", line) or "Check failed" in line]
-    said = [line for line in lines if line.strip() and not re.match(r"[IW]\d{4} ", line)]
-    return (fatal or said or ["it said nothing"])[-1].strip()
+    messages = [line for line in lines if line.strip() and not re.match(r"[IW]\d{4} ", line)]
+    return (fatal or messages or ["it said nothing"])[-1].strip()

@@ -1,4 +1,4 @@
-"""The comparison for people, as a table with a column per contestant, and for programs, as JSON."""
+"""Prints a comparison as a table with a column per contestant, or as JSON."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ SCHEMA = 1
 def as_json(comparison: Comparison) -> str:
     """The comparison as docs/report.md describes it."""
     head = {"schema": SCHEMA, "devices": comparison.devices, "reference": comparison.reference, "remark": comparison.remark}
-    contestants = {name: _plain(asdict(found)) for name, found in comparison.figures.items()}
+    contestants = {name: _plain(asdict(figures)) for name, figures in comparison.figures.items()}
     return json.dumps(head | {"contestants": contestants}, indent=2, allow_nan=False)
 
 
 def targets_as_json(comparisons: Sequence[TargetComparison]) -> str:
     """The comparisons on targets as docs/report.md describes them."""
-    found = [
+    records = [
         {
-            "target": each.target.text,
-            "devices": each.target.devices,
-            "used": each.used,
-            "contestants": [_on_target(name, figures) for name, figures in each.figures.items()],
-            "compiler_options": each.compiler_options,
+            "target": comparison.target.text,
+            "devices": comparison.target.devices,
+            "used": comparison.used,
+            "contestants": [_on_target(name, figures) for name, figures in comparison.figures.items()],
+            "compiler_options": comparison.compiler_options,
         }
-        for each in comparisons
+        for comparison in comparisons
     ]
-    return json.dumps({"schema": SCHEMA, "targets": found}, indent=2, allow_nan=False)
+    return json.dumps({"schema": SCHEMA, "targets": records}, indent=2, allow_nan=False)
 
 
 def _on_target(name: str, figures: Figures) -> dict[str, Any]:
-    """Without what only a run tells."""
-    known = asdict(figures)
-    return {"name": name} | {key: known[field] for key, field in TARGET_KEYS.items()}
+    """The figures of one contestant that need no run."""
+    values = asdict(figures)
+    return {"name": name} | {key: values[field] for key, field in TARGET_KEYS.items()}
 
 
 TARGET_KEYS = {
@@ -73,17 +73,17 @@ TARGET_KEYS = {
     "uncounted_calls": "uncounted_calls",
     "error": "error",
 }
-"""What the JSON of a target calls the figures."""
+"""The keys of the figures in the JSON of a target."""
 
 
 def _plain(figures: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no word for an infinite difference: it becomes the text `inf`."""
+    """Replaces infinite differences, which JSON cannot express, by the text `inf`."""
     return {key: "inf" if isinstance(value, float) and isinf(value) else value for key, value in figures.items()}
 
 
 @dataclass(frozen=True)
 class FigureRow:
-    """A heading and how to write a contestant's figure beside it; ratios are made of `figure`, where they say something."""
+    """A row of the table: its heading, the text of a contestant's figure, and the number for ratios, if they are useful."""
 
     heading: str
     text: Callable[[Figures], str]
@@ -91,11 +91,11 @@ class FigureRow:
 
 
 def _size(heading: str, figure: Callable[[Figures], float]) -> FigureRow:
-    return FigureRow(heading, lambda found: size_text(figure(found)), figure)
+    return FigureRow(heading, lambda figures: size_text(figure(figures)), figure)
 
 
 def _count(heading: str, figure: Callable[[Figures], int]) -> FigureRow:
-    return FigureRow(heading, lambda found: f"{figure(found):,}", figure)
+    return FigureRow(heading, lambda figures: f"{figure(figures):,}", figure)
 
 
 def _seconds(value: float | None) -> str:
@@ -107,54 +107,56 @@ def _difference(value: float | None) -> str:
 
 
 def _of_kind(kind: str) -> FigureRow:
-    def text(found: Figures) -> str:
-        wire = found.bytes_by_kind.get(kind)
-        return "-" if wire is None else f"{size_text(wire)} in {found.count_by_kind[kind]}"
+    def text(figures: Figures) -> str:
+        wire = figures.bytes_by_kind.get(kind)
+        return "-" if wire is None else f"{size_text(wire)} in {figures.count_by_kind[kind]}"
 
     return FigureRow(f"  {kind}", text)
 
 
-WIRE = _size("wire bytes", lambda found: found.wire_bytes)
-SCATTERED = _size("  with reduce-scatters", lambda found: found.scattered_bytes)
+WIRE = _size("wire bytes", lambda figures: figures.wire_bytes)
+SCATTERED = _size("  with reduce-scatters", lambda figures: figures.scattered_bytes)
 COUNTS = (
-    _count("collectives", lambda found: found.collectives),
-    _count("  executed in one step", lambda found: found.executed_collectives),
+    _count("collectives", lambda figures: figures.collectives),
+    _count("  executed in one step", lambda figures: figures.executed_collectives),
 )
 HIDING = (
-    _count("    synchronous", lambda found: found.synchronous),
-    _count("    asynchronous", lambda found: found.asynchronous),
-    _size("exposed bytes", lambda found: found.exposed_bytes),
-    _size("overlapped bytes", lambda found: found.overlapped_bytes),
+    _count("    synchronous", lambda figures: figures.synchronous),
+    _count("    asynchronous", lambda figures: figures.asynchronous),
+    _size("exposed bytes", lambda figures: figures.exposed_bytes),
+    _size("overlapped bytes", lambda figures: figures.overlapped_bytes),
 )
-TEMPORARY = _size("temporary bytes", lambda found: found.temporary_bytes)
+TEMPORARY = _size("temporary bytes", lambda figures: figures.temporary_bytes)
 WORK = (
-    FigureRow("MFLOP", lambda found: f"{found.flops / 1e6:,.1f}", lambda found: found.flops),
-    FigureRow("partition ms", lambda found: _seconds(found.partition_seconds)),
-    FigureRow("compile ms", lambda found: _seconds(found.compile_seconds), lambda found: found.compile_seconds),
+    FigureRow("MFLOP", lambda figures: f"{figures.flops / 1e6:,.1f}", lambda figures: figures.flops),
+    FigureRow("partition ms", lambda figures: _seconds(figures.partition_seconds)),
+    FigureRow("compile ms", lambda figures: _seconds(figures.compile_seconds), lambda figures: figures.compile_seconds),
 )
 RUN = (
-    FigureRow("run ms", lambda found: _seconds(found.run_seconds)),
-    FigureRow("largest difference", lambda found: _difference(found.absolute_difference)),
-    FigureRow("  relative", lambda found: _difference(found.relative_difference)),
+    FigureRow("run ms", lambda figures: _seconds(figures.run_seconds)),
+    FigureRow("largest difference", lambda figures: _difference(figures.absolute_difference)),
+    FigureRow("  relative", lambda figures: _difference(figures.relative_difference)),
 )
 MEMORY = (
-    _size("argument bytes", lambda found: found.argument_bytes),
-    _size("output bytes", lambda found: found.output_bytes),
+    _size("argument bytes", lambda figures: figures.argument_bytes),
+    _size("output bytes", lambda figures: figures.output_bytes),
     TEMPORARY,
-    _size("peak bytes", lambda found: found.peak_bytes),
+    _size("peak bytes", lambda figures: figures.peak_bytes),
 )
 MODELLED = (
     FigureRow(
-        "modelled", lambda found: _modelled(found.modelled, "total"), lambda found: found.modelled.total if found.modelled else 0
+        "modelled",
+        lambda figures: _modelled(figures.modelled, "total"),
+        lambda figures: figures.modelled.total if figures.modelled else 0,
     ),
-    FigureRow("  of it waiting", lambda found: _modelled(found.modelled, "wasted")),
+    FigureRow("  of it waiting", lambda figures: _modelled(figures.modelled, "wasted")),
 )
-"""The rows of the tables: of what runs here, and of what is compiled for a target."""
+"""The rows of the tables, of runs and of compilations for a target."""
 
 
-def _modelled(found: Modelled | None, which: Literal["total", "wasted"]) -> str:
-    value = None if found is None else getattr(found, which)
-    return "-" if found is None or value is None else f"{value:,.0f} {_UNITS[found.unit]}"
+def _modelled(model: Modelled | None, which: Literal["total", "wasted"]) -> str:
+    value = None if model is None else getattr(model, which)
+    return "-" if model is None or value is None else f"{value:,.0f} {_UNITS[model.unit]}"
 
 
 _UNITS = {"cycles": "cycles", "microseconds": "us"}
@@ -168,18 +170,18 @@ def rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
 
 
 def target_rows(comparison: TargetComparison) -> Iterator[tuple[str, ...]]:
-    """The same of one target, with a last cell for our figure over that of XLA with Shardy."""
+    """The cells of one target's table, with a last cell for the ratio of our figure to that of XLA with Shardy."""
     every = comparison.figures
     for row in (WIRE, *_kinds(every), *COUNTS, *HIDING, *MEMORY, *MODELLED, *WORK):
         yield (*_cells(row, every), _ratio(row, every))
 
 
 def _kinds(every: Mapping[str, Figures]) -> list[FigureRow]:
-    return [_of_kind(kind) for kind in WIRE_BYTES if any(kind in found.bytes_by_kind for found in every.values())]
+    return [_of_kind(kind) for kind in WIRE_BYTES if any(kind in figures.bytes_by_kind for figures in every.values())]
 
 
 def _cells(row: FigureRow, every: Mapping[str, Figures]) -> tuple[str, ...]:
-    return (row.heading, *("failed" if found.error else row.text(found) for found in every.values()))
+    return (row.heading, *("failed" if figures.error else row.text(figures) for figures in every.values()))
 
 
 def _ratio(row: FigureRow, every: Mapping[str, Figures]) -> str:
@@ -190,7 +192,7 @@ def _ratio(row: FigureRow, every: Mapping[str, Figures]) -> str:
 
 
 def print_table(comparison: Comparison) -> None:
-    """Prints the table on standard output, and below it what needs saying."""
+    """Prints the table on standard output, and remarks below it."""
     console.say(table([("per device", *comparison.figures), *rows(comparison)], left={0}))
     for line in _remarks(comparison):
         console.say(line)
@@ -204,23 +206,23 @@ def _remarks(comparison: Comparison) -> Iterator[str]:
 
 
 def versus(comparison: Comparison) -> Versus:
-    """The comparison as a page shows it."""
+    """The comparison for a page."""
     heading, names = f"On {comparison.devices} virtual CPU devices", tuple(comparison.figures)
     return Versus(heading, names, tuple(rows(comparison)), _bars(comparison.figures), tuple(_remarks(comparison)))
 
 
 def target_versus(comparison: TargetComparison) -> Versus:
-    """The same of one target."""
+    """The comparison on one target for a page."""
     names, drawn = (*comparison.figures, "ratio"), tuple(target_rows(comparison))
     return Versus(_target_heading(comparison), names, drawn, _bars(comparison.figures), tuple(_target_remarks(comparison)))
 
 
 def _bars(figures: Mapping[str, Figures]) -> tuple[tuple[str, float | None], ...]:
-    return tuple((name, None if found.error else found.wire_bytes) for name, found in figures.items())
+    return tuple((name, None if contestant.error else contestant.wire_bytes) for name, contestant in figures.items())
 
 
 def print_target_table(comparison: TargetComparison) -> None:
-    """The same of one target."""
+    """Prints the table of one target, and remarks below it."""
     console.say(_target_heading(comparison))
     console.say(table([("per device", *comparison.figures, "ratio"), *target_rows(comparison)], left={0}))
     for line in _target_remarks(comparison):
@@ -238,8 +240,8 @@ def _target_remarks(comparison: TargetComparison) -> Iterator[str]:
         if options:
             yield f"{name} is compiled under {', '.join(f'{option}={_as_given(value)}' for option, value in options.items())}"
     room = comparison.target.machine.memory_bytes
-    for name, found in comparison.figures.items():
-        if found.peak_bytes > room:
+    for name, contestant in comparison.figures.items():
+        if contestant.peak_bytes > room:
             yield f"{name} does not fit: a device has {size_text(room)} of memory"
     yield from _remarks_on(comparison.figures)
 
@@ -249,23 +251,23 @@ def _as_given(value: OptionValue) -> str:
 
 
 def _devices_text(comparison: TargetComparison) -> str:
-    there = comparison.target.devices
-    return f"{there} devices" if comparison.used == there else f"the first {comparison.used} of {there} devices"
+    devices = comparison.target.devices
+    return f"{devices} devices" if comparison.used == devices else f"the first {comparison.used} of {devices} devices"
 
 
 def _remarks_on(figures: Mapping[str, Figures]) -> Iterator[str]:
-    for name, found in figures.items():
-        if found.error:
-            yield f"{name} failed: {found.error}"
-        if found.unmodelled:
-            yield f"{name}: what a step takes is not known: {found.unmodelled}"
-        if found.modelled is not None and found.modelled.without_estimate:
-            what = "instructions" if found.modelled.unit == "cycles" else "computations"
-            yield f"{name}: {found.modelled.without_estimate} {what} have no estimate, and count as nothing"
-        if found.modelled is not None and found.modelled.unit == "microseconds" and found.widened_flops:
-            share = found.widened_flops / found.flops
+    for name, contestant in figures.items():
+        if contestant.error:
+            yield f"{name} failed: {contestant.error}"
+        if contestant.unmodelled:
+            yield f"{name}: what a step takes is not known: {contestant.unmodelled}"
+        if contestant.modelled is not None and contestant.modelled.without_estimate:
+            unit = "instructions" if contestant.modelled.unit == "cycles" else "computations"
+            yield f"{name}: {contestant.modelled.without_estimate} {unit} have no estimate, and count as nothing"
+        if contestant.modelled is not None and contestant.modelled.unit == "microseconds" and contestant.widened_flops:
+            share = contestant.widened_flops / contestant.flops
             yield f"{name}: {share:.1%} of its FLOPs make float32 of 16-bit floats, for which the model takes far too long"
-        if found.unknown_loops:
-            yield f"{name}: bodies of {', '.join(found.unknown_loops)} counted once, for want of a trip count"
-        if found.uncounted_calls:
-            yield f"{name}: FLOPs without those of calls of {', '.join(found.uncounted_calls)}"
+        if contestant.unknown_loops:
+            yield f"{name}: bodies of {', '.join(contestant.unknown_loops)} counted once, for want of a trip count"
+        if contestant.uncounted_calls:
+            yield f"{name}: FLOPs without those of calls of {', '.join(contestant.uncounted_calls)}"
