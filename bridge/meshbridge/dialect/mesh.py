@@ -1,3 +1,3 @@
-"""Where the bindings look for the mesh dialect's operation classes: a module named after the dialect, under a search prefix."""
+"""The module, named after the dialect, under whose search prefix the bindings find the classes of the mesh operations."""
 
 from meshbridge.dialect import ops as ops

@@ -1,6 +1,6 @@
 """One class per operation of the mesh dialect: typed accessors over the unregistered operation of the same name.
 
-Builders stand in `build`, checks in `verifier`, text in `assembly`.
+Builders are in `build`, checks in `verifier`, text in `assembly`.
 """
 
 from __future__ import annotations

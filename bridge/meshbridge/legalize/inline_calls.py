@@ -126,13 +126,8 @@ def _is_op(call: ir.Operation) -> bool:
     if call.name != COMPOSITE:
         return False
     name, attributes = ir.StringAttr(call.attributes["name"]).value, set(_settings(call))
-    op_attributes = _COMPOSED_OPS.get(name)
-    return (
-        op_attributes is not None
-        and bool(attributes)
-        and attributes <= op_attributes
-        and call.context.is_registered_operation(name)
-    )
+    allowed = _COMPOSED_OPS.get(name)
+    return allowed is not None and bool(attributes) and attributes <= allowed and call.context.is_registered_operation(name)
 
 
 def _settings(call: ir.Operation) -> dict[str, ir.Attribute]:

@@ -90,14 +90,10 @@ def _counting(how: Addressing, operand: tuple[int, ...], indices: ir.Value) -> d
 
 def _component(indices: ir.Value, vector_dim: int, component: int) -> ir.Value | None:
     """The value that was concatenated into `indices` as one component of the index vectors, or None."""
-    concatenation = defining_op(indices)
-    if (
-        concatenation is None
-        or concatenation.name != "stablehlo.concatenate"
-        or ir.IntegerAttr(concatenation.attributes["dimension"]).value != vector_dim
-    ):
+    op = defining_op(indices)
+    if op is None or op.name != "stablehlo.concatenate" or ir.IntegerAttr(op.attributes["dimension"]).value != vector_dim:
         return None
-    parts = [part for part in concatenation.operands for _ in range(shape_of(part)[vector_dim])]
+    parts = [part for part in op.operands for _ in range(shape_of(part)[vector_dim])]
     return parts[component] if shape_of(parts[component])[vector_dim] == 1 else None
 
 

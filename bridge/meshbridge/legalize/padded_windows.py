@@ -38,9 +38,8 @@ def _merge_padding(windows: Sequence[WindowDim], pads: Sequence[Reach]) -> list[
         replace(window, low=window.low + window.base * low, high=window.high + window.base * high, base=window.base * apart)
         for window, (low, high, apart) in zip(windows, map(_padding, pads), strict=True)
     ]
-    return (
-        None if any(min(window.low, window.high) < 0 for window in padded) else padded
-    )  # XLA on CPU misreads some negative ones
+    crops = any(min(window.low, window.high) < 0 for window in padded)  # XLA on CPU misreads some negative padding
+    return None if crops else padded
 
 
 @rewrites("stablehlo.reduce_window", "stablehlo.convolution")
@@ -105,13 +104,11 @@ def _shared_body(new_function: ir.Operation, module: ir.Module) -> ir.Operation:
     """An existing function of the module with the body of `new_function`, else `new_function` under a unique name."""
     symbol, text = padded_selections.SYMBOL, str(new_function)
     named = [view.operation for view in module.body.operations if "sym_name" in view.operation.attributes]
-    functions_by_name = {
-        ir.StringAttr(function.attributes["sym_name"]).value: function for function in named if function != new_function
-    }
-    for name, function in functions_by_name.items():
+    functions = {ir.StringAttr(function.attributes["sym_name"]).value: function for function in named if function != new_function}
+    for name, function in functions.items():
         if name.startswith(symbol) and str(function).replace(f"@{name}(", f"@{symbol}(") == text:
             new_function.erase()
             return function
-    free = next(name for number in count() if (name := f"{symbol}_{number}") not in functions_by_name)
+    free = next(name for number in count() if (name := f"{symbol}_{number}") not in functions)
     new_function.attributes["sym_name"] = ir.StringAttr.get(free)
     return new_function

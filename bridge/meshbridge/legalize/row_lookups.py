@@ -101,25 +101,25 @@ def look_up_row_sources(op: ir.Operation, rewriter: Legalizer) -> bool:
              %1 = stablehlo.subtract %0, %largest : tensor<8xf32>
     """
     source, indices = op.operands
-    elementwise_op = defining_op(source)
+    producer = defining_op(source)
     if (
-        elementwise_op is None
-        or elementwise_op.name not in ELEMENTWISE
-        or elementwise_op.regions
+        producer is None
+        or producer.name not in ELEMENTWISE
+        or producer.regions
         or (rows := RowAddressing.of(op, indices)) is None
     ):
         return False
     shape = shape_of(source)
     result = shape_of(op.results[0])
-    alike = {value: _row_value(value, rows, result) for value in elementwise_op.operands}
+    alike = {value: _row_value(value, rows, result) for value in producer.operands}
     varying = [value for value, make in alike.items() if make is None]
     if min(shape) < 1 or shape[rows.dim] < 2 or len(varying) != 1:
         return False
     builder = Builder.current()
     looked_up = builder.again(op, tensor(result, element_of(varying[0])), [varying[0], indices])
     rewriter.adopt(looked_up)
-    values = [looked_up if (make := alike[value]) is None else make(builder) for value in elementwise_op.operands]
-    rewriter.replace(op, builder.again(elementwise_op, op.results[0].type, values))
+    values = [looked_up if (make := alike[value]) is None else make(builder) for value in producer.operands]
+    rewriter.replace(op, builder.again(producer, op.results[0].type, values))
     return True
 
 
@@ -137,13 +137,11 @@ def _row_value(value: ir.Value, rows: RowAddressing, shape: list[int]) -> Callab
     sizes = shape_of(source)
     if any(dim == rows.dim and size != 1 for dim, size in zip(dims, sizes, strict=True)):
         return None
-    source_dims = [number for number, dim in enumerate(dims) if dim != rows.dim]
+    batch = [number for number, dim in enumerate(dims) if dim != rows.dim]
 
     def make(builder: Builder) -> ir.Value:
         return builder.broadcast(
-            builder.reshape(source, [sizes[number] for number in source_dims]),
-            shape,
-            [rows.batch[dims[number]] for number in source_dims],
+            builder.reshape(source, [sizes[number] for number in batch]), shape, [rows.batch[dims[number]] for number in batch]
         )
 
     return make

@@ -148,7 +148,7 @@ def _read_sharding(main: ir.Operation, title: str, text: str, type_: ir.Type, me
 
 
 def _rank(type_: ir.Type) -> int:
-    return int(type_.rank) if isinstance(type_, ir.RankedTensorType) else 0
+    return len(_sizes(type_))
 
 
 def _global_type(type_: ir.Type, mesh: Mesh, sharding: Sharding) -> ir.Type:
@@ -183,9 +183,8 @@ def _retype(main: ir.Operation, side_shardings: Sequence[Sequence[Sharding]]) ->
 
 def _caller_type(type_: ir.Type, sharding: Sharding) -> ir.Type:
     """The type of the caller's array for a shard of `type_`."""
-    sizes = list(type_.shape) if isinstance(type_, ir.RankedTensorType) else []
     element = type_.element_type if isinstance(type_, ir.RankedTensorType) else type_
-    return tensor(sizes or [1] * len(sharding.split_axes), without_index(element))
+    return tensor(_sizes(type_) or [1] * len(sharding.split_axes), without_index(element))
 
 
 def _to_program(value: ir.Value, inner: ir.Type, builder: Builder) -> ir.Value:

@@ -15,7 +15,7 @@ Member = int | ir.Value
 def member(op: CollectiveOpView, site: Site, name: str) -> Member:
     """The number of the device that the attribute `name` gives as a multi-index along the site's axes.
 
-    Raises OpError if the multi-index has another length than the axes, or lies outside the group.
+    Raises OpError if the multi-index has another length than the axes, or is outside the group.
     """
     index = [site.known(entry) for entry in op.device(name)]
     sizes = [site.mesh.shape[axis] for axis in site.axes]

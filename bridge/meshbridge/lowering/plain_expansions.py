@@ -72,13 +72,13 @@ def select_and_scatter(op: ir.Operation, builder: Builder) -> Sequence[ir.Value]
     result = builder.broadcast(initial, padded_shape)
     between = [stride - 1 for stride in strides]
     for index, offset in enumerate(offsets):
-        behind = [
+        high_padding = [
             whole - start - (size - 1) * stride - 1
             for whole, start, size, stride in zip(padded_shape, offset, sizes, strides, strict=True)
         ]
         mask = builder.elementwise("and", builder.compare("EQ", number, index), any_inside)
-        where = builder.pad(mask, 0, offset, behind, between)
-        update = builder.pad(source, 0, offset, behind, between)
+        where = builder.pad(mask, 0, offset, high_padding, between)
+        update = builder.pad(source, 0, offset, high_padding, between)
         result = builder.select(where, builder.again(scattered, result.type, _ordered_like(scattered, [result, update])), result)
     return [builder.cut(result, low, [start + size for start, size in zip(low, shape, strict=True)])]
 

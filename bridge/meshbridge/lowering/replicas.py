@@ -44,9 +44,7 @@ def find_replicas(module: ir.Module) -> ir.Operation | None:
 def by_replica(op: ir.Operation) -> None:
     """Makes `op`, one of BY_PARTITION, number devices by replica."""
     if op.name == "stablehlo.partition_id":
-        number = ir.Operation.create("stablehlo.replica_id", [op.results[0].type], loc=op.location, ip=ir.InsertionPoint(op))
-        op.results[0].replace_all_uses_with(number.results[0])
-        op.erase()
+        _replace_number(op, "stablehlo.replica_id")
         return
     for name in ("channel_handle", "use_global_device_ids"):
         if name in op.attributes:
@@ -59,9 +57,7 @@ def by_partition(op: ir.Operation, mesh: Mesh) -> None:
     Raises OpError for devices that the mesh does not have.
     """
     if op.name == "stablehlo.replica_id":
-        number = ir.Operation.create("stablehlo.partition_id", [op.results[0].type], loc=op.location, ip=ir.InsertionPoint(op))
-        op.results[0].replace_all_uses_with(number.results[0])
-        op.erase()
+        _replace_number(op, "stablehlo.partition_id")
         return
     if beyond := sorted(device for device in _listed(op) if device >= mesh.size):
         raise OpError(op, f"names device {beyond[0]}, expected one of the {mesh.size} of @{mesh.name}, from 0")
@@ -71,6 +67,13 @@ def by_partition(op: ir.Operation, mesh: Mesh) -> None:
         op.attributes["channel_handle"] = Groups("exported").channel()
     if op.name in _WITH_GLOBAL_IDS:
         op.attributes["use_global_device_ids"] = ir.UnitAttr.get()
+
+
+def _replace_number(op: ir.Operation, name: str) -> None:
+    """Replaces `op`, which gives the number of its device, by the op `name`."""
+    number = ir.Operation.create(name, [op.results[0].type], loc=op.location, ip=ir.InsertionPoint(op))
+    op.results[0].replace_all_uses_with(number.results[0])
+    op.erase()
 
 
 _WITH_GLOBAL_IDS = frozenset(f"stablehlo.{name}" for name in ("all_gather", "all_reduce", "reduce_scatter"))

@@ -89,7 +89,7 @@ def _halving_tree(site: Site, value: ir.Value, root: int, dim: int) -> ir.Value:
     if root:  # the root's own piece first
         tail = builder.slice(value, dim, root * piece, (size - root) * piece)
         value = builder.concatenate([tail, builder.slice(value, dim, 0, root * piece)], dim)
-    if count > size:  # pieces for members beyond the group's end: nobody reads them
+    if count > size:  # padding for members beyond the group's end, which no device reads
         value = builder.concatenate([value, builder.slice(value, dim, 0, (count - size) * piece)], dim)
     distance = _distance(site, root)
     while count > 1:

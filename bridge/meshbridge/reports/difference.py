@@ -186,9 +186,7 @@ class PlannedProgram:
 
 def came_partitioned(report: Report) -> bool:
     """True if the program of a report came partitioned, so that the reasons of its collectives are unknown."""
-    return report.needed_work is None or (
-        bool(report.collectives) and all(collective.asked == OWN for collective in report.collectives)
-    )
+    return report.needed_work is None or {collective.asked for collective in report.collectives} == {OWN}
 
 
 def difference_of(

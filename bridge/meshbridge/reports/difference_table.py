@@ -47,7 +47,7 @@ def _modules(difference: Difference) -> Iterator[str]:
     groups = [group for group in alike.values() if _is_large(group, difference)]
     if not any(group[0].modules for group in groups):
         return
-    is_timed = _is_timed(difference)
+    is_timed = has_times(difference)
     rows = [(_named(group), *_amounts(group, is_timed=is_timed)) for group in groups]
     yield from table([("module", *_header(is_timed=is_timed)), *rows], left={0}).splitlines()
     yield from _left_out(len(alike) - len(groups), "module")
@@ -59,7 +59,7 @@ def _collectives(difference: Difference) -> Iterator[str]:
         key = (without_numbers(_path(change.modules)), change.phase, change.kind, change.axes, change.first, change.second)
         alike[key].append(change)
     groups = [group for group in alike.values() if _is_large(group, difference)]
-    is_timed = _is_timed(difference)
+    is_timed = has_times(difference)
     rows = [
         (
             group[0].what,
@@ -82,14 +82,15 @@ def _is_large(group: Sequence[Change | ModuleChange], difference: Difference) ->
     wire = abs(sum(change.second.wire_bytes - change.first.wire_bytes for change in group))
     seconds = (
         abs(sum((change.second.seconds or 0.0) - (change.first.seconds or 0.0) for change in group))
-        if _is_timed(difference)
+        if has_times(difference)
         else 0.0
     )
     most = max(report.communication_seconds or 0.0 for report in reports)
     return wire > LEAST * max(report.wire_bytes for report in reports) or seconds > LEAST * most
 
 
-def _is_timed(difference: Difference) -> bool:
+def has_times(difference: Difference) -> bool:
+    """True if a step is predicted for both plans."""
     return difference.first.step is not None and difference.second.step is not None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from meshbridge.reports.changes import spec_of
-from meshbridge.reports.difference_table import more_text, share_text
+from meshbridge.reports.difference_table import has_times, more_text, share_text
 from meshbridge.reports.families import without_numbers
 from meshbridge.text import joined, size_text, table, time_text
 
@@ -93,7 +93,7 @@ def _module_changes(alternative: Alternative) -> Iterator[str]:
     alike: dict[str, list[Change]] = defaultdict(list)
     for change in alternative.difference.changes:
         alike[without_numbers("/".join(change.modules)) or "the program"].append(change)
-    is_timed = _is_timed(alternative.difference)
+    is_timed = has_times(alternative.difference)
     ordered = sorted(alike.items(), key=lambda item: -abs(_increase(item[1], is_timed=is_timed)))
     for name, changes in ordered[:MODULES]:
         kinds: dict[str, list[Change]] = defaultdict(list)
@@ -116,10 +116,6 @@ def _computing(difference: Difference) -> Iterator[str]:
 
 _LEAST_SECONDS = 0.5e-6
 """Shorter times would be shown as 0 us."""
-
-
-def _is_timed(difference: Difference) -> bool:
-    return difference.first.step is not None and difference.second.step is not None
 
 
 def _increase(changes: Sequence[Change], *, is_timed: bool) -> float:

@@ -116,12 +116,7 @@ class Formulas:
             "wire_bytes": str(self.wire_bytes),
             "by_kind": {kind: str(expression) for kind, expression in self.by_kind().items()},
             "collectives": [
-                {
-                    "kind": row.kind,
-                    "axes": list(row.axes),
-                    "location": asdict(row.location),
-                    "wire_bytes": str(row.wire_bytes),
-                }
+                {"kind": row.kind, "axes": list(row.axes), "location": asdict(row.location), "wire_bytes": str(row.wire_bytes)}
                 for row in self.collectives
             ],
             "unknown_loops": list(map(asdict, self.unknown_loops)),

@@ -155,10 +155,8 @@ def _add_platform(parser: console.Parser) -> None:
 
 
 def _version(text: str) -> str:
-    try:
+    with arguments.refusing():
         return check_version(text)
-    except MeshError as error:
-        raise argparse.ArgumentTypeError(str(error).removeprefix("error: ")) from None
 
 
 _NOT_PARTITIONED = "with --emit annotated, which says nothing of communication yet"
@@ -166,12 +164,7 @@ _NOT_PARTITIONED = "with --emit annotated, which says nothing of communication y
 _VERSION = "--stablehlo-version"
 
 _USELESS: dict[str, dict[str, str]] = {
-    "annotated": {
-        "--resharding": _NOT_PARTITIONED,
-        "--collectives": _NOT_PARTITIONED,
-        "--replica-groups": _NOT_PARTITIONED,
-        "--report": _NOT_PARTITIONED,
-    },
+    "annotated": dict.fromkeys(("--resharding", "--collectives", "--replica-groups", "--report"), _NOT_PARTITIONED),
     "mesh": {"--replica-groups": "with --emit mesh, whose collectives name mesh axes"},
     "local": {},
     "exported": {},
@@ -200,16 +193,13 @@ def partition(options: argparse.Namespace) -> int:
             program = arguments.local_program(program, options)
             _refuse_partitioned(program, options, "resharding", "machine", "layout", "memory_limit", "inside", "compiler_options")
             if options.report:
-                partition_report, timings = partition_and_report(program.module, how, on_stage=_on_stage(steps))
+                traffic, timings = partition_and_report(program.module, how, on_stage=_on_stage(steps))
             else:
-                partition_report, timings = None, partitioning.partition_module(program.module, how, on_stage=_on_stage(steps))
+                traffic, timings = None, partitioning.partition_module(program.module, how, on_stage=_on_stage(steps))
             data = _content(program, how, options.output)
     files.write_bytes(options.output, data)
-    if partition_report is not None:  # standard output may have the program
-        console.say(
-            partition_report.to_json() if options.json else partition_report.table(),
-            sys.stderr if options.output == "-" else sys.stdout,
-        )
+    if traffic is not None:  # standard output may have the program
+        console.say(traffic.to_json() if options.json else traffic.table(), sys.stderr if options.output == "-" else sys.stdout)
     if options.timing:
         for timing in timings:
             console.say(f"{timing.seconds:9.4f} s {timing.verify_seconds:9.4f} s verify  {timing.name}", sys.stderr)
@@ -401,11 +391,11 @@ def report(options: argparse.Namespace) -> int:
                 program, options, "resharding", "memory_limit", "inside", *(() if is_placed else ("machine", "compiler_options"))
             )
             graph = None if options.model_explorer is None else model_explorer.ExplorerGraph.read(program.module)
+            observe, tokens = _on_stage(steps), options.tokens
             if options.suggest is None:
-                figures, _ = partition_and_report(program.module, how, tokens=options.tokens, on_stage=_on_stage(steps))
+                figures, _ = partition_and_report(program.module, how, tokens=tokens, on_stage=observe)
             else:
-                reached = _on_stage(steps)
-                figures, _ = partition_and_suggest(program.module, how, options.suggest, tokens=options.tokens, on_stage=reached)
+                figures, _ = partition_and_suggest(program.module, how, options.suggest, tokens=tokens, on_stage=observe)
     if options.perfetto is not None:
         files.write_bytes(options.perfetto, figures.perfetto().encode())
     if options.html is not None:

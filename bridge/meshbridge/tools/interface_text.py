@@ -47,14 +47,10 @@ def operations_text(module: ir.Module) -> str:
     header = ("index", "op", "loops", "option", "location", "name")
     rows = [
         (
-            *(str(operation.index), operation.name, " ".join(map(_loop_text, operation.loops))),
-            *(
-                "-" if operation.option is None else str([list(axes) for axes in operation.option]),
-                operation.location.short,
-                operation.scope or "-",
-            ),
+            *(str(op.index), op.name, " ".join(map(_loop_text, op.loops))),
+            *("-" if op.option is None else str([list(axes) for axes in op.option]), op.location.short, op.scope or "-"),
         )
-        for operation in operations(module)
+        for op in operations(module)
     ]
     return table([header, *rows], left={1, 2, 3, 4, 5}) + "\n"
 

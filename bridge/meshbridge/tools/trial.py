@@ -162,12 +162,11 @@ def worst(results: Sequence[np.ndarray[Any, Any]], references: Sequence[np.ndarr
 def _check(module: ir.Module, inputs: Sequence[Any], results: Sequence[np.ndarray[Any, Any]], options: argparse.Namespace) -> int:
     with progress.shown((_CHECKING,), quiet=options.quiet):
         who, references = _references(module, inputs, options)
-    errors = [compare(*pair) for pair in zip(results, references, strict=True)]
     difference = worst(results, references)
     console.say(f"largest difference from {who}: absolute {difference.absolute:.3g}, relative {difference.relative:.3g}")
     if difference.relative > options.tolerance:
-        index = max(range(len(errors)), key=lambda index: errors[index].relative)
-        differs = f"{_names(module)[index]} differs by {errors[index].relative:.3g} relative"
+        errors = [compare(*pair).relative for pair in zip(results, references, strict=True)]
+        differs = f"{_names(module)[errors.index(max(errors))]} differs by {max(errors):.3g} relative"
         raise MeshError(f"error: {differs}, expected at most {options.tolerance:.3g}")
     return 0
 

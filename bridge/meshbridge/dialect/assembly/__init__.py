@@ -1,8 +1,7 @@
-"""The mesh dialect's text: `read` and `write` MLIR whose mesh operations stand in the dialect's own syntax.
+"""Reads and writes MLIR text with mesh operations in the dialect's own syntax.
 
-The bindings know the mesh dialect only in generic form, so reading rewrites each mesh operation into generic form where
-it stands and lets MLIR parse the module; printing goes the other way. Both are driven by one table (`formats`), the
-counterpart of upstream's `assemblyFormat`.
+The bindings only know the mesh dialect in generic form: the reader rewrites each mesh operation into generic form in place and
+lets MLIR parse the module; the printer does the reverse. Both use the table `formats`, like upstream's `assemblyFormat`.
 """
 
 from meshbridge.dialect.assembly.printer import write

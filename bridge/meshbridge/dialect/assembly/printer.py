@@ -33,7 +33,7 @@ def write(
       generic: print every operation in generic form.
       debuginfo: print locations.
       elide_larger_than: elements attributes with more elements than this are elided.
-      local_scope: write maps and locations out where they stand, without aliases at the top.
+      local_scope: write maps and locations in place, without aliases at the top.
       spelling: the spelling of the mesh dialect to print.
     """
     operation = module.operation

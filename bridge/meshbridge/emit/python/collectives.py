@@ -21,7 +21,7 @@ from meshbridge.dialect.ops import (
 )
 from meshbridge.emit.python.code import Code, call, infix, keywords, list_of, literal, method
 from meshbridge.emit.python.elementwise import is_bit
-from meshbridge.emit.python.reductions import combiner_of
+from meshbridge.emit.python.reductions import ON_BITS, combiner_of
 from meshbridge.emit.python.scope import Scope
 from meshbridge.emit.python.shapes import integer
 from meshbridge.emit.python.table import writes
@@ -80,8 +80,7 @@ def all_reduce(op: ir.Operation, scope: Scope) -> Code:
 
 def _combiner(name: str, op: ir.Operation) -> str:
     """The op that combines two elements; for bits `or` or `and`."""
-    bits = {"add": "or", "maximum": "or", "minimum": "and", "multiply": "and"}
-    return bits.get(name, name) if is_bit(op.operands[0]) else name
+    return ON_BITS.get(name, name) if is_bit(op.operands[0]) else name
 
 
 _REDUCERS = {"add": "lax.psum", "maximum": "lax.pmax", "minimum": "lax.pmin", "or": "lax.pmax", "and": "lax.pmin"}
@@ -204,7 +203,7 @@ def plain_all_reduce(op: ir.Operation, scope: Scope) -> Code:
 
 
 def _region_combiner(op: ir.Operation, scope: Scope) -> str:
-    combiner = _combiner(combiner_of(op.regions[0].blocks[0]), op)
+    combiner = combiner_of(op.regions[0].blocks[0])
     if combiner not in (*_REDUCERS, "multiply"):
         raise scope.error(op, "reduces over devices in a way that JAX has no function for")
     return combiner

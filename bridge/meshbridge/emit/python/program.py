@@ -228,20 +228,13 @@ class _File:
         applied = call("on_mesh", *[argument.name for argument in self.arguments])
         names = [self.names.numbered("out") for _ in self.results]
         is_cut = any(any(result.excess(self.mesh)) for result in self.results)
+        indent = INDENT
         if self.script.is_wide and not self._has_wide_boundary:
             lines.append(f"{INDENT}with jax.enable_x64(True):  # some elements inside have 64 bits")
-            return (
-                [*lines, *returned(applied, INDENT * 2)]
-                if not is_cut
-                else [
-                    *lines,
-                    *statement(names, applied, INDENT * 2),
-                    *returned(self._without_padding(names), INDENT),
-                ]
-            )
+            indent = INDENT * 2
         if not is_cut:
-            return [*lines, *returned(applied, INDENT)]
-        return [*lines, *statement(names, applied, INDENT), *returned(self._without_padding(names), INDENT)]
+            return [*lines, *returned(applied, indent)]
+        return [*lines, *statement(names, applied, indent), *returned(self._without_padding(names), INDENT)]
 
     @property
     def _has_wide_boundary(self) -> bool:

@@ -27,7 +27,7 @@ _REDUCERS = {
 }
 """By the op of a region: the kind of reduction, JAX's function of it from the neutral element, and that of two elements."""
 
-_ON_BITS = {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
+ON_BITS = {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
 """By arithmetic op: its meaning on `i1`."""
 
 
@@ -41,7 +41,7 @@ def combiner_of(block: ir.Block) -> str:
         return ""
     name = op.name.partition(".")[2]
     bits = str(element_of(block.arguments[0])) == "i1"
-    return _ON_BITS.get(name, name) if bits else name
+    return ON_BITS.get(name, name) if bits else name
 
 
 def function_of(block: ir.Block, scope: Scope) -> Code:

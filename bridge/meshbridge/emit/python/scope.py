@@ -13,18 +13,7 @@ from itertools import chain
 import numpy as np
 
 from meshbridge.cost.communication import Collective
-from meshbridge.emit.python.code import (
-    INDENT,
-    Code,
-    call,
-    comment,
-    function_head,
-    infix,
-    literal,
-    returned,
-    statement,
-    tuple_of,
-)
+from meshbridge.emit.python.code import INDENT, Code, call, comment, function_head, infix, literal, returned, statement, tuple_of
 from meshbridge.emit.python.literals import WIDE, dtype_name
 from meshbridge.emit.python.names import UniqueNames, base_name
 from meshbridge.emit.python.table import WRITINGS

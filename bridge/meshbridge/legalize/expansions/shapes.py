@@ -33,14 +33,10 @@ def expand_broadcasting(op: ir.Operation) -> list[ir.Value]:
     """`chlo.broadcast_add` and the like: operands of smaller rank have `broadcast_dimensions`, or the last dimensions."""
     result = shape_of(op.results[0])
     ranks = [len(shape_of(value)) for value in op.operands]
-    broadcast_dims = integers(op.attributes["broadcast_dimensions"]) if "broadcast_dimensions" in op.attributes else None
+    dims = integers(op.attributes["broadcast_dimensions"]) if "broadcast_dimensions" in op.attributes else None
     operands = []
     for value, rank in zip(op.operands, ranks, strict=True):
-        along = (
-            broadcast_dims
-            if broadcast_dims is not None and rank == len(broadcast_dims) < max(ranks)
-            else range(len(result) - rank, len(result))
-        )
+        along = dims if dims is not None and rank == len(dims) < max(ranks) else range(len(result) - rank, len(result))
         operands.append(broadcast(value, result, along))
     attribute_names = ("comparison_direction", "compare_type")
     dialect = "chlo" if op.name.removeprefix("chlo.broadcast_") in _CHLO else "stablehlo"
