@@ -45,7 +45,7 @@ def is_total(op: ir.Operation) -> bool:
 
 @writes("compare")
 def compare(op: ir.Operation, scope: Scope) -> Code:
-    """`x < y`; a total order of floats is one of integers (`helpers.ordered`)."""
+    """`x < y`; floats in their total order are compared as integers, by a function `ordered`."""
     if is_total(op) and literals.is_float_type(element_of(op.operands[0])):
         scope.script.helpers.add("ordered")
         lhs, rhs = (call("ordered", code) for code in scope.operands(op))
