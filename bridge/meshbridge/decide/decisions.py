@@ -97,8 +97,8 @@ class Decisions:
 def at_manual_edge(sharding: Sharding, shape: Sequence[int], mesh: Mesh, manual: frozenset[int]) -> Sharding:
     """`sharding` of a tensor of global `shape` without the axes that cannot pass the edge of a manual computation along `manual`.
 
-    A dimension of 12 along manual "i" of 4 has 3 elements inside. Along "j" of 2, these are padded to 4 inside, where 12 are padded
-    to 16 outside, so that the pieces hold other elements: such a dimension passes the edge sharded along "i" alone.
+    A dimension of 12 along manual "i" of 4 has 3 elements inside. Along "j" of 2, the 3 are padded to 4 inside, and the 12 to 16
+    outside, so that the pieces hold other elements: such a dimension passes the edge sharded along "i" alone.
     """
 
     def passing(size: int, axes: Axes) -> Axes:
