@@ -18,11 +18,12 @@ FAMILIES = (
     "selections",
     "shapes",
     "sorts",
+    "structure",
     "tensor_ops",
     "transforms",
     "windows",
 )
-"""The modules that register rules. `docs/status.md` names the module of each op."""
+"""The modules that register rules and traits. `docs/status.md` names the module of each op."""
 
 for family in FAMILIES:
     import_module(f"{__name__}.{family}")

@@ -37,7 +37,7 @@ COMPOSITES: Registry[str, tuple[RuleFn, SpmdLowering]] = Registry("composite", l
 """Sharding rule and SPMD lowering of the composites of a name, where a pass of ours makes them."""
 
 
-@sharding_rule_of(COMPOSITE)
+@sharding_rule_of(COMPOSITE, traits=())
 def composite(op: ir.Operation) -> ShardingRule:
     """The loops of the composite's rule; it is a contraction if its body has one. The body's own ops know of padding."""
     if (own := COMPOSITES.get(composite_name(op))) is not None:

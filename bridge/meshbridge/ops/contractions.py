@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of
+from meshbridge.ops.traits import Trait
 
 
-@sharding_rule_of("stablehlo.dot_general")
+@sharding_rule_of("stablehlo.dot_general", traits=(Trait.PURE, Trait.CONTRACTION, Trait.NAN_PROPAGATING), multilinear=(0, 1))
 def dot_general(op: ir.Operation) -> ShardingRule:
     """Batch, left and right dimensions are parallel, contracting ones a sum."""
     numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])

@@ -18,6 +18,7 @@ from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reach import Reach
 from meshbridge.ops.rule import Dims, RuleBuilder, ShardingRule, shape_of, sharding_rule_of, unsplittable
 from meshbridge.ops.spmd import SpmdProgram, default_lowering, replicated_lowering, spmd_lowering
+from meshbridge.ops.traits import Trait
 from meshbridge.ops.window_attributes import WindowDim, set_window_dims, window_dims
 from meshbridge.ops.window_exchange import read_places
 
@@ -65,7 +66,7 @@ def _group_counts(op: ir.Operation) -> tuple[int, int]:
     return features, batch
 
 
-@sharding_rule_of("stablehlo.convolution")
+@sharding_rule_of("stablehlo.convolution", traits=(Trait.PURE, Trait.CONTRACTION), multilinear=(0, 1))
 def convolution(op: ir.Operation) -> ShardingRule:
     """Batch, output features and groups are parallel, input features a sum; space is parallel along the result or a sum along the
     kernel, whichever is larger."""

@@ -12,9 +12,10 @@ from meshbridge.ir.sharding import Sharding
 from meshbridge.ops.option import Option, result_sharding
 from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of
 from meshbridge.ops.spmd import SpmdProgram, replicated_lowering, spmd_lowering
+from meshbridge.ops.traits import Trait, declare
 
 
-@sharding_rule_of("stablehlo.constant", "arith.constant", "stablehlo.iota", "tensor.empty")
+@sharding_rule_of("stablehlo.constant", "arith.constant", "stablehlo.iota", "tensor.empty", traits=(Trait.PURE,))
 def creation(op: ir.Operation) -> ShardingRule:
     """One parallel loop per dimension of the result; the SPMD lowering slices or offsets the values."""
     build = RuleBuilder()
@@ -47,7 +48,11 @@ def local_iota(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdPro
         at.amend(result, lambda counted: at.emit.add(counted, start))
 
 
-@sharding_rule_of("stablehlo.rng_bit_generator")
+declare("stablehlo.constant", "arith.constant", traits=(Trait.CONSTANT,))
+declare("stablehlo.constant", "stablehlo.iota", traits=(Trait.FREE,))
+
+
+@sharding_rule_of("stablehlo.rng_bit_generator", traits=(Trait.PURE,))
 def random_bits(op: ir.Operation) -> ShardingRule:
     """One parallel loop per dimension of the bits; the state before and after is replicated."""
     build = RuleBuilder()
@@ -63,7 +68,7 @@ def local_random_bits(op: ir.Operation, rule: ShardingRule, option: Option, at: 
         at.define(result, Sharding(at.mesh.name, ((),) * len(shape_of(result))))
 
 
-@sharding_rule_of("stablehlo.rng")
+@sharding_rule_of("stablehlo.rng", traits=())
 def random_numbers(op: ir.Operation) -> ShardingRule:
     """One parallel loop per dimension of the result; bounds and shape are replicated."""
     build = RuleBuilder()

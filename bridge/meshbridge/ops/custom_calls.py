@@ -25,7 +25,7 @@ from meshbridge.ops.sharding_rules import rule_of
 from meshbridge.ops.spmd import SpmdProgram, default_lowering, replicated_lowering, spmd_lowering
 
 
-@sharding_rule_of(CUSTOM_CALL)
+@sharding_rule_of(CUSTOM_CALL, traits=())
 def custom_call(op: ir.Operation) -> ShardingRule:
     """The loops that the call's rule has; nothing is known of a call without one."""
     target = call_target(op)

@@ -12,9 +12,10 @@ from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.pieces import joining_kind
 from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of
 from meshbridge.ops.spmd import SpmdProgram, replace_result, spmd_lowering
+from meshbridge.ops.traits import Trait
 
 
-@sharding_rule_of("stablehlo.dynamic_slice")
+@sharding_rule_of("stablehlo.dynamic_slice", traits=(Trait.PURE, Trait.MOVEMENT, Trait.SLICING, Trait.FUSIBLE), linear=(0,))
 def dynamic_slice(op: ir.Operation) -> ShardingRule:
     """Dimensions that are taken entirely pass through (their start is clamped to 0); the others are a sum of what each shard has
     of the slice. Start indices are scalars."""
@@ -26,7 +27,7 @@ def dynamic_slice(op: ir.Operation) -> ShardingRule:
     return build.rule([dims, *[()] * (len(op.operands) - 1)], [kept])
 
 
-@sharding_rule_of("stablehlo.dynamic_update_slice")
+@sharding_rule_of("stablehlo.dynamic_update_slice", traits=(Trait.PURE, Trait.MOVEMENT, Trait.IN_PLACE), linear=(0, 1))
 def dynamic_update_slice(op: ir.Operation) -> ShardingRule:
     """Operand and result share all dimensions, the update those that it covers entirely. Start indices are scalars."""
     update, result = shape_of(op.operands[1]), shape_of(op.results[0])

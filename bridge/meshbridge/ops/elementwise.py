@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meshbridge.ir.mlir import ir
 from meshbridge.ops.rule import RuleBuilder, ShardingRule, rank_of, shape_of, sharding_rule_of
+from meshbridge.ops.traits import Trait, declare
 
 UNARY = [
     "abs",
@@ -188,7 +189,7 @@ ELEMENTWISE = frozenset(
 """Names of all elementwise ops."""
 
 
-@sharding_rule_of(*ELEMENTWISE)
+@sharding_rule_of(*ELEMENTWISE, traits=(Trait.PURE, Trait.ELEMENTWISE, Trait.FUSIBLE))
 def elementwise(op: ir.Operation) -> ShardingRule:
     """One parallel loop per dimension; operands of rank 0 are scalars that every element reads."""
     build = RuleBuilder()
@@ -196,7 +197,36 @@ def elementwise(op: ir.Operation) -> ShardingRule:
     return build.rule([dims if rank_of(value) else () for value in op.operands], [dims] * len(op.results))
 
 
-@sharding_rule_of("stablehlo.optimization_barrier")
+def _named(dialect: str, names: str) -> list[str]:
+    return [f"{dialect}.{name}" for name in names.split()]
+
+
+declare("stablehlo.map", traits=(Trait.SCALAR_REGION,))
+declare(*_named("stablehlo", "negate real imag"), "chlo.conj", "arith.negf", traits=(), linear=(0,))
+declare(*_named("stablehlo", "add subtract complex"), *_named("arith", "addf addi subf subi"), traits=(), linear=(0, 1))
+declare("stablehlo.select", "arith.select", traits=(), linear=(1, 2))
+declare("stablehlo.multiply", "arith.mulf", "arith.muli", traits=(), multilinear=(0, 1))
+declare("stablehlo.divide", "arith.divf", traits=(), multilinear=(0,))  # of integers it rounds: who asks looks at the type
+declare(
+    *_named("stablehlo", "atan2 cbrt cosine divide exponential exponential_minus_one log log_plus_one logistic power remainder"),
+    *_named("stablehlo", "rsqrt sine sqrt tan tanh"),
+    traits=(Trait.EXPENSIVE,),
+)
+declare(
+    *_named("stablehlo", "abs cbrt ceil convert divide exponential_minus_one floor imag log_plus_one multiply negate real"),
+    *_named("stablehlo", "reduce_precision remainder round_nearest_afz round_nearest_even sign sine sqrt tan tanh"),
+    *_named("chlo", "asin asinh atan atanh conj erf erf_inv sinh square tan"),
+    traits=(Trait.ZERO_PRESERVING,),
+)
+declare(
+    *_named("stablehlo", "abs add atan2 cbrt ceil convert cosine divide exponential exponential_minus_one floor log"),
+    *_named("stablehlo", "log_plus_one logistic maximum minimum multiply negate reduce_precision remainder round_nearest_afz"),
+    *_named("stablehlo", "round_nearest_even rsqrt sign sine sqrt subtract tan tanh"),
+    traits=(Trait.NAN_PROPAGATING,),
+)
+
+
+@sharding_rule_of("stablehlo.optimization_barrier", traits=(Trait.ALIASING, Trait.FORWARDING))
 def barrier(op: ir.Operation) -> ShardingRule:
     """Each operand passes to its result; operands have nothing to do with each other."""
     build = RuleBuilder()
@@ -204,7 +234,7 @@ def barrier(op: ir.Operation) -> ShardingRule:
     return build.rule(dims, dims)
 
 
-@sharding_rule_of("stablehlo.bitcast_convert")
+@sharding_rule_of("stablehlo.bitcast_convert", traits=(Trait.PURE, Trait.ALIASING))
 def bitcast_convert(op: ir.Operation) -> ShardingRule:
     """The dimensions that both sides have; the parts of one element, a dimension more on the narrower side, stay together."""
     source, result = shape_of(op.operands[0]), shape_of(op.results[0])

@@ -17,6 +17,7 @@ from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reductions import body_kind, once_per_group
 from meshbridge.ops.rule import Dims, RuleBuilder, ShardingRule, shape_of, sharding_rule_of, unsplittable
 from meshbridge.ops.spmd import SpmdProgram, default_lowering, spmd_lowering
+from meshbridge.ops.traits import Trait
 
 
 class _Maps:
@@ -65,7 +66,7 @@ def _whole(op: ir.Operation) -> ShardingRule:
     return ShardingRule((), unsplittable(op.operands), unsplittable(op.results))
 
 
-@sharding_rule_of("stablehlo.gather")
+@sharding_rule_of("stablehlo.gather", traits=(Trait.PURE, Trait.MOVEMENT, Trait.SLICING, Trait.FUSIBLE), linear=(0,))
 def gather(op: ir.Operation) -> ShardingRule:
     """Result batch dimensions follow the indices; window dimensions taken entirely pass through.
 
@@ -84,7 +85,7 @@ def gather(op: ir.Operation) -> ShardingRule:
     return maps.build.rule([tuple(maps.operand), tuple(maps.indices)], [tuple(maps.result)])
 
 
-@sharding_rule_of("stablehlo.scatter")
+@sharding_rule_of("stablehlo.scatter", traits=(Trait.PURE, Trait.SCALAR_REGION, Trait.IN_PLACE))
 def scatter(op: ir.Operation) -> ShardingRule:
     """Window dimensions covered entirely pass through; an indexed dimension is parallel (each shard applies the updates that fall
     into it); the updates' own dimensions are reductions of the body's kind, so sharded updates leave a partial result.

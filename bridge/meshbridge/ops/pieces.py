@@ -18,6 +18,7 @@ from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reach import Reach
 from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of
 from meshbridge.ops.spmd import SpmdProgram, default_lowering, replace_result, spmd_lowering
+from meshbridge.ops.traits import ALL_OPERANDS, Trait
 from meshbridge.ops.window_exchange import cut_window, read_places, read_window
 
 
@@ -45,7 +46,9 @@ def reaches(op: ir.Operation, source: Sequence[int], result: Sequence[int]) -> l
     return [Reach(*pair, low=low, dilation=dilation) for pair, low, dilation in zip(sizes, lows, dilations, strict=True)]
 
 
-@sharding_rule_of("stablehlo.slice")
+@sharding_rule_of(
+    "stablehlo.slice", traits=(Trait.PURE, Trait.MOVEMENT, Trait.STRIDED, Trait.SLICING, Trait.FUSIBLE), linear=(0,)
+)
 def slice_(op: ir.Operation) -> ShardingRule:
     """Every dimension is shared, a single element is a sum."""
     source, result = shape_of(op.operands[0]), shape_of(op.results[0])
@@ -95,7 +98,7 @@ def element_or_zero(value: ir.Value, dim: int, axes: Axes, index: int, at: SpmdP
     return at.emit.select(is_here, at.emit.slice(value, dim, index % shard, 1), 0)
 
 
-@sharding_rule_of("stablehlo.pad")
+@sharding_rule_of("stablehlo.pad", traits=(Trait.PURE, Trait.MOVEMENT, Trait.STRIDED, Trait.FUSIBLE), linear=(0, 1))
 def pad(op: ir.Operation) -> ShardingRule:
     """Every dimension is shared; the operand of size 1 along one is replicated."""
     source, result = shape_of(op.operands[0]), shape_of(op.results[0])
@@ -132,7 +135,7 @@ def local_pad(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProg
     default_lowering(op, rule, option, at)
 
 
-@sharding_rule_of("stablehlo.concatenate")
+@sharding_rule_of("stablehlo.concatenate", traits=(Trait.PURE, Trait.MOVEMENT, Trait.FUSIBLE), linear=ALL_OPERANDS)
 def concatenate(op: ir.Operation) -> ShardingRule:
     """Every dimension is shared; operands of size 1 along the concatenated one are replicated."""
     result = shape_of(op.results[0])
@@ -184,7 +187,7 @@ def _before(limit: int, left: ir.Value, right: ir.Value, dim: int, axes: Axes, a
     return emit.select_along(dim, emit.compare("LT", position, limit), left, right)
 
 
-@sharding_rule_of("stablehlo.reverse")
+@sharding_rule_of("stablehlo.reverse", traits=(Trait.PURE, Trait.MOVEMENT, Trait.STRIDED, Trait.FUSIBLE), linear=(0,))
 def reverse(op: ir.Operation) -> ShardingRule:
     """Every dimension is shared; shards of a reversed one change places."""
     shape = shape_of(op.results[0])

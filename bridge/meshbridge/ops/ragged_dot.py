@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from meshbridge.ir.mlir import ir
 from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of
+from meshbridge.ops.traits import Trait
 
 
-@sharding_rule_of("chlo.ragged_dot")
+@sharding_rule_of("chlo.ragged_dot", traits=(Trait.PURE,), multilinear=(0, 1))
 def ragged_dot(op: ir.Operation) -> ShardingRule:
     """Batch and free dimensions are parallel, contracting ones a sum; the ragged dimension and the groups are replicated, since
     which element belongs to which group is counted along all of them."""

@@ -15,6 +15,7 @@ from meshbridge.ops.generic_reductions import gathered_slices, reduce_shards, sp
 from meshbridge.ops.option import Option
 from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of
 from meshbridge.ops.spmd import SpmdProgram, default_lowering, only_types, replicated_lowering, spmd_lowering
+from meshbridge.ops.traits import Trait
 
 KINDS = {combiner: kind for kind, combiner in COMBINERS.items() if kind != "average"}
 """The reduction kind that a body of one StableHLO op computes."""
@@ -41,7 +42,7 @@ def is_sum(op: ir.Operation) -> bool:
     return op.name == "stablehlo.reduce" and len(op.results) == 1 and body_kind(op) == "sum" and is_splat(op.operands[1], 0)
 
 
-@sharding_rule_of("stablehlo.reduce")
+@sharding_rule_of("stablehlo.reduce", traits=(Trait.PURE, Trait.SCALAR_REGION))
 def reduce(op: ir.Operation) -> ShardingRule:
     """Reduced dimensions are reduction loops if the body is one known op. With any other body, or of several values at once, they
     have loops too, along which the shards' results are gathered. The others pass through."""

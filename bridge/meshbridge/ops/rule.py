@@ -12,7 +12,7 @@ memoised by signature, so layer 2 of a model costs what a dictionary look-up cos
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -20,6 +20,7 @@ from meshbridge.ir.mlir import ir
 from meshbridge.ir.registry import Registry
 from meshbridge.ops.reach import Covered, Reach, Shares
 from meshbridge.ops.refused import refuse_types
+from meshbridge.ops.traits import Trait, declare
 
 Dims = tuple[tuple[int, ...], ...]
 """Per dimension of one tensor, the loops along it, major to minor."""
@@ -113,7 +114,13 @@ RuleFn = Callable[[ir.Operation], ShardingRule]
 RULES: Registry[str, RuleFn] = Registry("sharding rule")
 """Op name to the function that gives the rule of one op."""
 
-sharding_rule_of = RULES.register
+
+def sharding_rule_of(
+    *names: str, traits: Iterable[Trait], linear: tuple[int, ...] | None = (), multilinear: tuple[int, ...] = ()
+) -> Callable[[RuleFn], RuleFn]:
+    """A decorator that enters a sharding rule under each of `names`, and says what these ops are (`traits.declare`)."""
+    declare(*names, traits=traits, linear=linear, multilinear=multilinear)
+    return RULES.register(*names)
 
 
 SHARDING_RULE = "sdy.sharding_rule"

@@ -20,6 +20,7 @@ from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reach import Covered, Reach
 from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of, unsplittable
 from meshbridge.ops.spmd import SpmdProgram, default_lowering, replace_result, spmd_lowering
+from meshbridge.ops.traits import Trait
 from meshbridge.ops.window_attributes import WindowDim, window_dims
 from meshbridge.ops.window_exchange import own_entry, read_window
 
@@ -27,7 +28,7 @@ _LOSES = {"GE": "max", "GT": "max", "LE": "min", "LT": "min"}
 """The reduction whose neutral element no comparison prefers to another, by the comparison's direction."""
 
 
-@sharding_rule_of("stablehlo.select_and_scatter")
+@sharding_rule_of("stablehlo.select_and_scatter", traits=(Trait.PURE, Trait.SCALAR_REGION))
 def select_and_scatter(op: ir.Operation) -> ShardingRule:
     """Operand, source and result share every dimension; one with a single window has a loop only if the window is one element."""
     return selection_nest(op, window_dims(op))

@@ -9,9 +9,14 @@ from math import prod
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.mlir import ir
 from meshbridge.ops.rule import Dims, RuleBuilder, ShardingRule, shape_of, sharding_rule_of
+from meshbridge.ops.traits import Trait
 
 
-@sharding_rule_of("stablehlo.broadcast_in_dim")
+@sharding_rule_of(
+    "stablehlo.broadcast_in_dim",
+    traits=(Trait.PURE, Trait.MOVEMENT, Trait.SHAPING, Trait.NAN_PROPAGATING, Trait.FREE),
+    linear=(0,),
+)
 def broadcast_in_dim(op: ir.Operation) -> ShardingRule:
     """Every result dimension is a loop; an operand dimension shares it unless it is stretched from size 1."""
     build = RuleBuilder()
@@ -21,7 +26,9 @@ def broadcast_in_dim(op: ir.Operation) -> ShardingRule:
     return build.rule([operand], [result])
 
 
-@sharding_rule_of("stablehlo.transpose")
+@sharding_rule_of(
+    "stablehlo.transpose", traits=(Trait.PURE, Trait.MOVEMENT, Trait.SHAPING, Trait.NAN_PROPAGATING, Trait.FUSIBLE), linear=(0,)
+)
 def transpose(op: ir.Operation) -> ShardingRule:
     """A loop per dimension; the result has them permuted."""
     build = RuleBuilder()
@@ -29,7 +36,9 @@ def transpose(op: ir.Operation) -> ShardingRule:
     return build.rule([operand], [tuple(operand[dim] for dim in integers(op.attributes["permutation"]))])
 
 
-@sharding_rule_of("stablehlo.reshape")
+@sharding_rule_of(
+    "stablehlo.reshape", traits=(Trait.PURE, Trait.MOVEMENT, Trait.SHAPING, Trait.NAN_PROPAGATING, Trait.ALIASING), linear=(0,)
+)
 def reshape(op: ir.Operation) -> ShardingRule:
     """Loops are the common factors of both shapes: 32 -> 4x8 has loops 4 and 8, and the operand's dimension has both."""
     build = RuleBuilder()

@@ -15,9 +15,10 @@ from meshbridge.ops.reach import Shares
 from meshbridge.ops.rule import RuleBuilder, ShardingRule, rank_of, shape_of, sharding_rule_of
 from meshbridge.ops.shapes import passing
 from meshbridge.ops.spmd import SpmdProgram, default_lowering, mask_padding, spmd_lowering
+from meshbridge.ops.traits import Trait
 
 
-@sharding_rule_of("stablehlo.sort")
+@sharding_rule_of("stablehlo.sort", traits=(Trait.PURE, Trait.SCALAR_REGION, Trait.IN_PLACE))
 def sort(op: ir.Operation) -> ShardingRule:
     """All dimensions but the sorted one pass through."""
     rank = rank_of(op.operands[0])
@@ -25,7 +26,7 @@ def sort(op: ir.Operation) -> ShardingRule:
     return passing(op, lambda dim: dim != along)
 
 
-@sharding_rule_of("chlo.top_k")
+@sharding_rule_of("chlo.top_k", traits=(Trait.PURE,))
 def top_k(op: ir.Operation) -> ShardingRule:
     """All dimensions but the last pass through. The last one may be split where each shard hands on less than it holds."""
     rule = RuleBuilder()

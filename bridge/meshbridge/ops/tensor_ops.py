@@ -11,6 +11,7 @@ from meshbridge.ops.option import Option
 from meshbridge.ops.rule import Dims, RuleBuilder, ShardingRule, opaque, shape_of, sharding_rule_of
 from meshbridge.ops.shapes import passing
 from meshbridge.ops.spmd import SpmdProgram, default_lowering, spmd_lowering
+from meshbridge.ops.traits import Trait
 
 
 def _is_static(op: ir.Operation) -> bool:
@@ -18,13 +19,13 @@ def _is_static(op: ir.Operation) -> bool:
     return not any(DYNAMIC in shape_of(value) for value in (*op.operands, *op.results))
 
 
-@sharding_rule_of("tensor.splat", "tensor.cast")
+@sharding_rule_of("tensor.splat", "tensor.cast", traits=(Trait.PURE, Trait.MOVEMENT), linear=(0,))
 def whole(op: ir.Operation) -> ShardingRule:
     """One parallel loop per dimension, shared by operand and result; the scalar of a splat is on every device."""
     return passing(op, lambda dim: True) if _is_static(op) else opaque(op)
 
 
-@sharding_rule_of("tensor.extract_slice")
+@sharding_rule_of("tensor.extract_slice", traits=(Trait.PURE, Trait.MOVEMENT, Trait.SLICING), linear=(0,))
 def extract_slice(op: ir.Operation) -> ShardingRule:
     """Dimensions that are taken entirely pass through, also where the result leaves out others that are sliced to size 1."""
     if not _is_static(op):

@@ -11,6 +11,7 @@ from meshbridge.ir.mlir import ir
 from meshbridge.ops.option import Option
 from meshbridge.ops.rule import Dims, RuleBuilder, ShardingRule, rank_of, shape_of, sharding_rule_of
 from meshbridge.ops.spmd import SpmdProgram, default_lowering, replicated_lowering, spmd_lowering
+from meshbridge.ops.traits import Trait, declare
 
 
 def leading(op: ir.Operation, count: int) -> ShardingRule:
@@ -25,13 +26,16 @@ def leading(op: ir.Operation, count: int) -> ShardingRule:
     return build.rule([dims(value) for value in op.operands], [dims(value) for value in op.results])
 
 
-@sharding_rule_of("stablehlo.cholesky", "stablehlo.triangular_solve")
+@sharding_rule_of("stablehlo.cholesky", "stablehlo.triangular_solve", traits=(Trait.PURE,))
 def matrix_decomposition(op: ir.Operation) -> ShardingRule:
     """Batch dimensions pass through; the two dimensions of the matrices are replicated."""
     return leading(op, 2)
 
 
-@sharding_rule_of("stablehlo.fft")
+declare("stablehlo.triangular_solve", traits=(), multilinear=(1,))
+
+
+@sharding_rule_of("stablehlo.fft", traits=(Trait.PURE,), linear=(0,))
 def fft(op: ir.Operation) -> ShardingRule:
     """Dimensions that are not transformed pass through."""
     return leading(op, len(integers(op.attributes["fft_length"])))

@@ -16,6 +16,7 @@ from meshbridge.ops.reductions import body_kind, once_per_group
 from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of, unsplittable
 from meshbridge.ops.scans import local_scan, scanned_dim
 from meshbridge.ops.spmd import SpmdProgram, default_lowering, spmd_lowering
+from meshbridge.ops.traits import Trait
 from meshbridge.ops.window_attributes import WindowDim, set_window_dims, window_dims
 from meshbridge.ops.window_exchange import read_places
 
@@ -25,7 +26,7 @@ def _is_total(window: WindowDim, source: int, result: int) -> bool:
     return result == 1 != source and window == WindowDim(source, window.stride)
 
 
-@sharding_rule_of("stablehlo.reduce_window")
+@sharding_rule_of("stablehlo.reduce_window", traits=(Trait.PURE, Trait.SCALAR_REGION))
 def reduce_window(op: ir.Operation) -> ShardingRule:
     """Every dimension is shared; one that a single window covers is a reduction, if the body is one known op."""
     source, result = shape_of(op.operands[0]), shape_of(op.results[0])
