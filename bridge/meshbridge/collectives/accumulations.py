@@ -6,16 +6,18 @@ from dataclasses import dataclass
 
 from meshbridge.collectives import joins
 from meshbridge.collectives.rewriter import MeshRewriter
-from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllSliceOp, AllToAllOp, CollectiveOpView, PermuteOp, ReduceScatterOp
+from meshbridge.dialect.ops import OPERATION_NAMES, AllSliceOp, CollectiveOpView, ShiftOp
 from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.builder import op_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import DYNAMIC
 from meshbridge.ir.uses import defining_op
 from meshbridge.ops.linear import is_reshape, is_widening
+from meshbridge.ops.traits import Trait, ops_with
 
-MOVING = frozenset((AllGatherOp.OPERATION_NAME, AllToAllOp.OPERATION_NAME, PermuteOp.OPERATION_NAME))
-REDUCING = frozenset((AllReduceOp.OPERATION_NAME, ReduceScatterOp.OPERATION_NAME))
+_COLLECTIVES = (ops_with(Trait.COLLECTIVE) & OPERATION_NAMES) - ops_with(Trait.ROOTED) - {ShiftOp.OPERATION_NAME}
+"""Those that commute with joining elements: a shift that is no rotation leaves some undefined."""
+_REDUCING = _COLLECTIVES & ops_with(Trait.REDUCING)
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def _rearranges(op: ir.Operation) -> bool:
 def kind_of(collective: ir.Operation, join: str, element: ir.Type, rewriter: MeshRewriter) -> str:
     """The reduction of elements of that type that an op named `join` is a step of, if it commutes with the collective; ""
     otherwise. Elements that are widened behind it are only reduced."""
-    if collective.name not in MOVING | REDUCING:
+    if collective.name not in _COLLECTIVES:
         return ""
     view = CollectiveOpView(collective)
     given, made = (value.type for value in (collective.operands[0], collective.results[0]))
@@ -80,7 +82,7 @@ def kind_of(collective: ir.Operation, join: str, element: ir.Type, rewriter: Mes
         return ""
     if DYNAMIC in (*rewriter.meshes[view.mesh].shape, *shape_of(given), *shape_of(made)):
         return ""
-    kinds = (view.reduction,) if collective.name in REDUCING else [kind for kind in joins.JOINS if kind != "average"]
+    kinds = (view.reduction,) if collective.name in _REDUCING else [kind for kind in joins.JOINS if kind != "average"]
     if element != element_of(given):
-        kinds = [kind for kind in kinds if kind == "sum" and collective.name in REDUCING]
+        kinds = [kind for kind in kinds if kind == "sum" and collective.name in _REDUCING]
     return next((kind for kind in kinds if joins.joins(join, kind, element)), "")

@@ -9,7 +9,7 @@ from typing import ClassVar
 from meshbridge.collectives import cuts, shard_steps
 from meshbridge.collectives.fold_collectives import is_shard, piece_of_gathered
 from meshbridge.collectives.gather_region import MOST, Region, ShardableOp
-from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass, in_size
+from meshbridge.collectives.rewriter import MeshRewriter, PatternPass, in_size, on
 from meshbridge.dialect import build
 from meshbridge.dialect.ops import AllGatherOp, AllSliceOp
 from meshbridge.ir.builder import Builder
@@ -192,4 +192,4 @@ def _shrunk(value: ir.Value, step: ShardableOp, region: Region) -> ir.Value:
     return build.all_slice(value, region.mesh, mesh_axes=region.axes, slice_axis=step.before, at=emit)
 
 
-AllGatherMoveDown.patterns = (MeshPattern((AllGatherOp.OPERATION_NAME,), move_down),)
+AllGatherMoveDown.patterns = (on(AllGatherOp, move_down),)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshbridge.collectives.rewriter import ELEMENTWISE, MeshPattern, MeshRewriter, PatternPass, in_size
+from meshbridge.collectives.rewriter import ELEMENTWISE, MeshRewriter, PatternPass, in_size, on
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import AllGatherOp
@@ -176,4 +176,4 @@ _MOVES: dict[str, Callable[[ir.Operation, _Gather, MeshRewriter], ir.Value | Non
 }
 """By name, what an all-gather of an operation's result becomes when it moves above."""
 
-AllGatherMoveUp.patterns = (MeshPattern((AllGatherOp.OPERATION_NAME,), move_up),)
+AllGatherMoveUp.patterns = (on(AllGatherOp, move_up),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass
+from meshbridge.collectives.rewriter import MeshRewriter, PatternPass, on
 from meshbridge.dialect import build
 from meshbridge.dialect.constraints import is_integer
 from meshbridge.dialect.ops import AllReduceOp
@@ -46,7 +46,7 @@ def fold(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     return True
 
 
-AllReduceFolder.patterns = (MeshPattern((AllReduceOp.OPERATION_NAME,), fold),)
+AllReduceFolder.patterns = (on(AllReduceOp, fold),)
 
 
 def _agree(inner: AllReduceOp, outer: AllReduceOp) -> bool:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.collectives import joins
-from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass, sharing_key
+from meshbridge.collectives.rewriter import MeshRewriter, PatternPass, on, sharing_key
 from meshbridge.dialect import build
 from meshbridge.dialect.constraints import is_integer
 from meshbridge.dialect.ops import AllReduceOp
@@ -16,6 +16,7 @@ from meshbridge.ir.elements import neutral, type_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
 from meshbridge.ops.reductions import body_kind
+from meshbridge.ops.traits import Trait, linear_operands, multilinear_operands, ops_with
 
 
 @register
@@ -87,27 +88,21 @@ def _passes_one(
     if op.name in _SCALING:
         scale = op.operands[1 - number]
         exact = op.name != "stablehlo.divide" or not is_integer(element)
-        return number in _SCALING[op.name] and exact and rewriter.is_uniform(scale, first.mesh, first.mesh_axes)
+        return number in multilinear_operands(op.name) and exact and rewriter.is_uniform(scale, first.mesh, first.mesh_axes)
     if op.name == "stablehlo.dot_general":
         smaller = type_bytes(op.results[0].type) <= type_bytes(first.input.type)
         return smaller and rewriter.is_uniform(op.operands[1 - number], first.mesh, first.mesh_axes)
     return op.name in _LINEAR
 
 
-_REARRANGING = frozenset(f"stablehlo.{name}" for name in ("reshape", "reverse", "slice", "transpose"))
-"""They compute nothing, so that they commute with any reduction."""
+_REARRANGING = ops_with(Trait.SHAPING, Trait.STRIDED) - {"stablehlo.broadcast_in_dim", "stablehlo.pad"}
+"""They compute nothing, so that they commute with any reduction, and make its operand no larger."""
 
-_LINEAR = frozenset(("stablehlo.negate", "stablehlo.real", "stablehlo.imag", "arith.negf"))
+_LINEAR = frozenset(name for name in ops_with(Trait.ELEMENTWISE) if linear_operands(name) == (0,))
 
-_SCALING = {
-    "stablehlo.multiply": (0, 1),
-    "stablehlo.divide": (0,),
-    "arith.mulf": (0, 1),
-    "arith.muli": (0, 1),
-    "arith.divf": (0,),
-}
-"""By name, the operands that may be a sum if the other one scales it."""
+_SCALING = ops_with(Trait.ELEMENTWISE) & ops_with(Trait.MULTILINEAR)
+"""Those of which an operand may be a sum if the other one scales it."""
 
-_OTHERS = _REARRANGING | _LINEAR | _SCALING.keys() | {f"stablehlo.{name}" for name in ("concatenate", "dot_general", "reduce")}
+_READERS = joins.NAMES | ops_with(Trait.LINEAR, Trait.MULTILINEAR) | {"stablehlo.reduce"}
 
-AllReduceReassociate.patterns = (MeshPattern((AllReduceOp.OPERATION_NAME,), reassociate, joins.NAMES | _OTHERS),)
+AllReduceReassociate.patterns = (on(AllReduceOp, reassociate, _READERS),)

@@ -9,7 +9,7 @@ from meshbridge.collectives import joins
 from meshbridge.collectives.all_gather_move_down import move_below
 from meshbridge.collectives.all_reduce_reassociate import reassociate
 from meshbridge.collectives.mesh_simplifications import scatter, scattered, scatters
-from meshbridge.collectives.rewriter import ELEMENTWISE, MeshPattern, MeshRewriter, PatternPass
+from meshbridge.collectives.rewriter import ELEMENTWISE, MeshRewriter, PatternPass, on
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllSliceOp
@@ -171,8 +171,8 @@ def share_reduction(op: ir.Operation, rewriter: MeshRewriter) -> bool:
 
 
 AllReduceSplit.patterns = (
-    MeshPattern((AllSliceOp.OPERATION_NAME,), slice_first),
-    MeshPattern((AllReduceOp.OPERATION_NAME,), scatter, frozenset((AllSliceOp.OPERATION_NAME,))),
-    MeshPattern((AllReduceOp.OPERATION_NAME,), share_gather, ELEMENTWISE),
-    MeshPattern((AllReduceOp.OPERATION_NAME,), share_reduction, joins.NAMES),
+    on(AllSliceOp, slice_first),
+    on(AllReduceOp, scatter, frozenset((AllSliceOp.OPERATION_NAME,))),
+    on(AllReduceOp, share_gather, ELEMENTWISE),
+    on(AllReduceOp, share_reduction, joins.NAMES),
 )

@@ -22,6 +22,7 @@ from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import rewriting
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.ir.uses import defining_op, look_through
+from meshbridge.ops.traits import Trait, ops_with
 
 
 @register
@@ -139,14 +140,11 @@ def _turn(op: ir.Operation, travels: object, turns: dict[ir.Value, tuple[object,
     relayed, the first of each travel together, and then the second. `turns` are those of the ones before, by result."""
     if op.name != AllToAllOp.OPERATION_NAME:
         return 0
-    value = look_through(op.operands[0], _REARRANGING)
+    value = look_through(op.operands[0], ops_with(Trait.SHAPING, Trait.STRIDED, Trait.SLICING))
     before, turn = turns.get(value, (None, -1))
     turn = turn + 1 if before == travels else 0
     turns[op.results[0]] = travels, turn
     return turn
-
-
-_REARRANGING = frozenset(f"stablehlo.{name}" for name in ("reshape", "transpose", "slice", "pad"))
 
 
 def _size(sent: ir.Type, received: ir.Type) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass
+from meshbridge.collectives.rewriter import MeshRewriter, PatternPass, on
 from meshbridge.dialect import build
 from meshbridge.dialect.constraints import is_integer
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllSliceOp, AllToAllOp, ReduceScatterOp
@@ -163,9 +163,9 @@ def drop_uniform(op: ir.Operation, rewriter: MeshRewriter) -> bool:
 
 
 FoldCollectives.patterns = (
-    MeshPattern((AllGatherOp.OPERATION_NAME,), fold_gather),
-    MeshPattern((ReduceScatterOp.OPERATION_NAME,), fold_scatter),
-    MeshPattern((AllSliceOp.OPERATION_NAME,), fold_slice),
-    MeshPattern((AllToAllOp.OPERATION_NAME,), fold_exchange),
-    MeshPattern((AllReduceOp.OPERATION_NAME,), drop_uniform),
+    on(AllGatherOp, fold_gather),
+    on(ReduceScatterOp, fold_scatter),
+    on(AllSliceOp, fold_slice),
+    on(AllToAllOp, fold_exchange),
+    on(AllReduceOp, drop_uniform),
 )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshbridge.dialect.ops import OPERATION_NAMES
 from meshbridge.ir.elements import tensor_bytes
-from meshbridge.ir.mlir import ir, terminator, walk_all
+from meshbridge.ir.mlir import BARRIER, ir, terminator, walk_all
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.uses import block_of, defining_op
-from meshbridge.ops import elementwise
+from meshbridge.ops.traits import Trait, ops_with
 
 
 @register
@@ -42,17 +43,10 @@ class HoistCollectives(Pass):
             return hoist([op for op in walk_all(module) if op.name == "stablehlo.while"], self.growth)
 
 
-_COLLECTIVES = frozenset(
-    f"mesh.{name}"
-    for name in ("all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "permute", "reduce", "reduce_scatter", "shift")
-)
-"""Those without effects that communicate."""
+_COLLECTIVES = ops_with(Trait.COLLECTIVE) & OPERATION_NAMES
 
-LOCAL = frozenset(
-    f"stablehlo.{name}"
-    for name in [*elementwise.UNARY, *elementwise.BINARY, "broadcast_in_dim", "constant", "reshape", "slice", "transpose"]
-) | {"mesh.all_slice"}
-"""What moves along if a collective is computed from it: each result is computed on one device, of the operands alone."""
+LOCAL = ops_with(Trait.FUSIBLE, Trait.FREE, Trait.ALIASING)
+"""What moves along if a collective is computed from it: each result is computed on one device, in hardly any time."""
 
 
 def hoist(loops: list[ir.Operation], growth: int) -> bool:
@@ -76,7 +70,7 @@ def _hoist(loop: ir.Operation, block: ir.Block, growth: int) -> bool:
         if invariant and op.name in _COLLECTIVES and _growth(op) <= growth:
             _move_out(op, loop, initial, waiting)
             moved = True
-        elif invariant and op.name in LOCAL:
+        elif invariant and op.name in _MOVABLE:
             waiting.update((result, op) for result in op.results)
         else:
             varying.update(op.results)
@@ -96,7 +90,10 @@ def carried_unchanged(loop: ir.Operation, block: ir.Block) -> dict[ir.Value, ir.
     return {argument: start for argument, inside, handed_on, start in columns if inside == handed_on}
 
 
-_LEAVING = LOCAL | _COLLECTIVES
+_MOVABLE = LOCAL - {BARRIER}
+"""A barrier keeps within the loop what it is computed from."""
+
+_LEAVING = _MOVABLE | _COLLECTIVES
 
 _MOST = 32
 """How many values `is_invariant` looks at. Not measured: a bound on time."""

@@ -10,6 +10,7 @@ from meshbridge.ir.builder import Builder
 from meshbridge.ir.elements import type_bytes
 from meshbridge.ir.locations import Member, asked_at, reason_at, together
 from meshbridge.ir.mlir import ancestor_in, in_program_order, ir
+from meshbridge.ops.traits import Trait, has
 
 FOLLOWERS = 16
 """How many operations may move behind a combined collective for each of its members.
@@ -124,10 +125,6 @@ class _IndependentCollectives:
         return True
 
 
-_REDUCERS = frozenset(f"stablehlo.{name}" for name in ("reduce", "reduce_window", "scatter", "select_and_scatter", "sort"))
-"""Ops whose regions hold scalars, and use nothing from outside."""
-
-
 def _followers(members: list[ir.Operation], last: ir.Operation, users: _Users) -> list[ir.Operation] | None:
     """What stands before `last` and needs a result of `members`; None if `last` does, or if it is too much to move."""
     found: dict[ir.Operation, None] = {}
@@ -139,7 +136,7 @@ def _followers(members: list[ir.Operation], last: ir.Operation, users: _Users) -
             if user not in found and user.is_before_in_block(last):
                 found[user] = None
                 waiting.append(user)
-    if any((op.name not in _REDUCERS and len(op.regions)) or op in members for op in found):
+    if any((len(op.regions) and not has(op.name, Trait.SCALAR_REGION)) or op in members for op in found):
         return None
     return in_program_order(list(found))
 

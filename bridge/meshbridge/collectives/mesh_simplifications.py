@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from meshbridge.collectives import joins
 from meshbridge.collectives.all_reduce_reassociate import reassociate
-from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass
+from meshbridge.collectives.rewriter import MeshRewriter, PatternPass, on
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import index_attr
 from meshbridge.dialect.constraints import is_integer
@@ -113,7 +113,7 @@ def _name_sizes(op: ir.Operation, rewriter: MeshRewriter) -> bool:
 
 
 MeshSimplifications.patterns = (
-    MeshPattern((AllReduceOp.OPERATION_NAME,), reassociate, joins.NAMES),
-    MeshPattern((AllReduceOp.OPERATION_NAME,), scatter, frozenset((AllSliceOp.OPERATION_NAME,))),
-    MeshPattern((MeshShapeOp.OPERATION_NAME,), _name_sizes),
+    on(AllReduceOp, reassociate, joins.NAMES),
+    on(AllReduceOp, scatter, frozenset((AllSliceOp.OPERATION_NAME,))),
+    on(MeshShapeOp, _name_sizes),
 )

@@ -18,6 +18,7 @@ from meshbridge.ir.builder import Builder, element_of, op_of, shape_of
 from meshbridge.ir.device_lists import axes_along, group_positions, rotation
 from meshbridge.ir.mlir import find, ir, stablehlo
 from meshbridge.ir.passes import Pass, register
+from meshbridge.ir.registry import Registry
 from meshbridge.ir.rewrite import rewriting
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
 from meshbridge.ops.reductions import body_kind
@@ -109,6 +110,10 @@ def _shift(op: ir.Operation, mesh: Mesh) -> _Make | None:
     return lambda value, at: build.shift(value, mesh, mesh_axes=(axis,), shift_axis=axis, offset=offset, rotate=True, at=at)
 
 
+_GROUPED: Registry[str, Callable[[ir.Operation, Mesh, Axes], _Make | None]] = Registry("collective of groups")
+"""By name, how to write such a collective along these axes; None where its body has no kind of the dialect's."""
+
+
 def _grouped(op: ir.Operation, mesh: Mesh) -> _Make | None:
     if (positions := group_positions(op.attributes["replica_groups"], mesh)) is None:
         return None
@@ -117,35 +122,35 @@ def _grouped(op: ir.Operation, mesh: Mesh) -> _Make | None:
     return _GROUPED[op.name](op, mesh, axes) if axes else None
 
 
+@_GROUPED.register("stablehlo.all_reduce")
 def _all_reduce(op: ir.Operation, mesh: Mesh, axes: Axes) -> _Make | None:
+    """One of a reduction that the dialect has."""
     kind = _reduction(op)
     return (lambda value, at: build.all_reduce(value, mesh, mesh_axes=axes, reduction=kind, at=at)) if kind else None
 
 
+@_GROUPED.register("stablehlo.reduce_scatter")
 def _reduce_scatter(op: ir.Operation, mesh: Mesh, axes: Axes) -> _Make | None:
+    """One of a reduction that the dialect has."""
     kind, dim = _reduction(op), _integer(op, "scatter_dimension")
     if not kind:
         return None
     return lambda value, at: build.reduce_scatter(value, mesh, mesh_axes=axes, scatter_axis=dim, reduction=kind, at=at)
 
 
+@_GROUPED.register("stablehlo.all_gather")
 def _all_gather(op: ir.Operation, mesh: Mesh, axes: Axes) -> _Make:
+    """Along the same dimension."""
     dim = _integer(op, "all_gather_dim")
     return lambda value, at: build.all_gather(value, mesh, mesh_axes=axes, gather_axis=dim, at=at)
 
 
+@_GROUPED.register("stablehlo.all_to_all")
 def _all_to_all(op: ir.Operation, mesh: Mesh, axes: Axes) -> _Make:
+    """Between the same dimensions."""
     split, concat = _integer(op, "split_dimension"), _integer(op, "concat_dimension")
     return lambda value, at: build.all_to_all(value, mesh, mesh_axes=axes, split_axis=split, concat_axis=concat, at=at)
 
-
-_GROUPED: dict[str, Callable[[ir.Operation, Mesh, Axes], _Make | None]] = {
-    "stablehlo.all_gather": _all_gather,
-    "stablehlo.all_reduce": _all_reduce,
-    "stablehlo.all_to_all": _all_to_all,
-    "stablehlo.reduce_scatter": _reduce_scatter,
-}
-"""By name, how to write such a collective along these axes; None where its body has no kind of the dialect's."""
 
 _PERMUTE = "stablehlo.collective_permute"
 _RAISED = (*_GROUPED, _PERMUTE)

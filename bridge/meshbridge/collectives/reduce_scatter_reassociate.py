@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.collectives import joins
-from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass, sharing_key
+from meshbridge.collectives.rewriter import MeshRewriter, PatternPass, on, sharing_key
 from meshbridge.collectives.shard_steps import dim_behind
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers
@@ -116,6 +116,6 @@ def reduce_first(op: ir.Operation, rewriter: MeshRewriter) -> bool:
 
 
 ReduceScatterReassociate.patterns = (
-    MeshPattern((ReduceScatterOp.OPERATION_NAME,), reassociate, joins.NAMES),
-    MeshPattern((ReduceScatterOp.OPERATION_NAME,), reduce_first),
+    on(ReduceScatterOp, reassociate, joins.NAMES),
+    on(ReduceScatterOp, reduce_first),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshbridge.collectives.rewriter import ELEMENTWISE, MeshPattern, MeshRewriter, PatternPass
+from meshbridge.collectives.rewriter import ELEMENTWISE, MeshRewriter, PatternPass, on
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import AllToAllOp, ReduceScatterOp
@@ -74,4 +74,4 @@ def _passes(op: ir.Operation) -> bool:
     return len(op.operands) == 1 and (op.name == _TRANSPOSE or op.name in ELEMENTWISE)
 
 
-ReduceScatterRedirect.patterns = (MeshPattern((AllToAllOp.OPERATION_NAME,), redirect),)
+ReduceScatterRedirect.patterns = (on(AllToAllOp, redirect),)

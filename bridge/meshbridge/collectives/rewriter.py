@@ -22,11 +22,8 @@ from meshbridge.dialect.ops import (
     AllGatherOp,
     AllReduceOp,
     AllSliceOp,
-    AllToAllOp,
     CollectiveOpView,
-    PermuteOp,
-    ReduceScatterOp,
-    ShiftOp,
+    MeshOpView,
 )
 from meshbridge.dialect.signature import shape_of
 from meshbridge.ir.builder import Builder, op_of
@@ -36,27 +33,21 @@ from meshbridge.ir.passes import Pass
 from meshbridge.ir.rewrite import Pattern, Rewriter, rewriting
 from meshbridge.ir.sharding import Axes
 from meshbridge.ir.uses import defining_name, defining_op
-from meshbridge.ops import elementwise
+from meshbridge.ops.traits import Trait, ops_with
 
 ViewT = TypeVar("ViewT", bound=CollectiveOpView)
 
-CONSTANTS = frozenset(("stablehlo.constant", "arith.constant"))
+CONSTANTS = ops_with(Trait.CONSTANT)
 
-ELEMENTWISE = frozenset(
-    [f"stablehlo.{name}" for name in (*elementwise.UNARY, *elementwise.BINARY, "clamp", "select")]
-    + [f"arith.{name}" for name in elementwise.ARITH]
-    + [f"math.{name}" for name in elementwise.MATH]
-    + [f"chlo.{name}" for name in elementwise.CHLO]
-)
-"""Operations that compute every element of their result from the same element of their operands, or from scalars."""
+ELEMENTWISE = ops_with(Trait.ELEMENTWISE) - ops_with(Trait.SCALAR_REGION)
+"""Those that are nothing but their name and attributes, by which patterns write them for other sizes."""
 
-_PURE = ELEMENTWISE | {f"stablehlo.{name}" for name in ("broadcast_in_dim", "dynamic_slice", "reshape", "transpose", "slice")}
-"""Operations whose result is the same on two devices if their operands are."""
+_PURE = ops_with(Trait.PURE)
 
 _SPREADING = frozenset((AllReduceOp.OPERATION_NAME, AllGatherOp.OPERATION_NAME))
 """Collectives that leave all devices of a group with the same."""
 
-_COLLECTIVES = _SPREADING | {each.OPERATION_NAME for each in (AllSliceOp, AllToAllOp, PermuteOp, ReduceScatterOp, ShiftOp)}
+_COLLECTIVES = ((ops_with(Trait.COLLECTIVE) & OPERATION_NAMES) - ops_with(Trait.ROOTED)) | {AllSliceOp.OPERATION_NAME}
 """Those that, over other axes, give devices the same that hold the same."""
 
 _MOST = 32
@@ -115,8 +106,6 @@ class MeshRewriter(Rewriter):
         op = defining_op(value)
         if op is None:
             return () if is_replicated_argument(value, mesh, axes) else _carried(value, deep=deep)
-        if op.name in CONSTANTS:
-            return ()
         if numbers is not None and numbers.is_same(value, axes):
             return ()
         if op.name in _PURE:
@@ -135,7 +124,7 @@ class MeshRewriter(Rewriter):
     @staticmethod
     def can_be_uniform(name: str) -> bool:
         """Whether `is_uniform` may hold for what an operation of that name gives."""
-        return name in CONSTANTS or name in _PURE or name in _SPREADING
+        return name in _PURE or name in _SPREADING
 
 
 def sharing_key(op: ir.Operation) -> tuple[object, ...]:
@@ -210,6 +199,13 @@ def _through_loop(loop: ir.Operation, number: int) -> tuple[ir.Value, ir.Value]:
 
 
 MeshPattern = Pattern[MeshRewriter]
+
+
+def on(
+    kind: type[MeshOpView], rewrite: Callable[[ir.Operation, MeshRewriter], bool], readers: frozenset[str] | None = None
+) -> MeshPattern:
+    """The pattern that tries `rewrite` on operations of that class, or on those named in `readers` that read what one gives."""
+    return MeshPattern((kind.OPERATION_NAME,), rewrite, readers)
 
 
 class PatternPass(Pass):

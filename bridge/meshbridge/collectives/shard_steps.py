@@ -12,7 +12,11 @@ from meshbridge.dialect.attributes import integers, integers_attr
 from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.elements import neutral, resized
 from meshbridge.ir.mlir import ir
+from meshbridge.ir.registry import Registry
 from meshbridge.ops.reductions import body_kind
+
+_BEHIND: Registry[str, Callable[[ir.Operation, int, int], int | None]] = Registry("step on shards")
+"""By op, what `dim_behind` answers."""
 
 
 def dim_behind(op: ir.Operation, dim: int, count: int) -> int | None:
@@ -42,15 +46,19 @@ def shrink(op: ir.Operation, before: int, behind: int | None, count: int) -> Non
         op.attributes["limit_indices"] = integers_attr(limits)
 
 
+@_BEHIND.register(*ELEMENTWISE)
 def _same(op: ir.Operation, dim: int, count: int) -> int | None:
     """Elementwise: all operands of a rank have the result's shape."""
     return dim
 
 
+@_BEHIND.register("stablehlo.transpose")
 def _permuted(op: ir.Operation, dim: int, count: int) -> int | None:
+    """Where the permutation puts it."""
     return integers(op.attributes["permutation"]).index(dim)
 
 
+@_BEHIND.register("stablehlo.slice")
 def _sliced_alike(op: ir.Operation, dim: int, count: int) -> int | None:
     """A slice that takes as much of every shard: all of it, or one of every so many elements from its beginning on."""
     piece, taken = shape_of(op.operands[0].type)[dim] // count, shape_of(op.results[0].type)[dim]
@@ -58,32 +66,26 @@ def _sliced_alike(op: ir.Operation, dim: int, count: int) -> int | None:
     return dim if start < stride and piece % stride == 0 and taken == count * piece // stride else None
 
 
+@_BEHIND.register("stablehlo.reduce")
 def _unreduced(op: ir.Operation, dim: int, count: int) -> int | None:
     """A reduction of one operand along other dimensions."""
     reduced = integers(op.attributes["dimensions"])
     return None if dim in reduced or len(op.results) != 1 else dim - sum(each < dim for each in reduced)
 
 
+@_BEHIND.register("stablehlo.broadcast_in_dim")
 def _repeated(op: ir.Operation, dim: int, count: int) -> int | None:
     """Along other dimensions: what has several shards is larger than one."""
     return integers(op.attributes["broadcast_dimensions"])[dim]
 
 
+@_BEHIND.register("stablehlo.reshape")
 def _reshaped(op: ir.Operation, dim: int, count: int) -> int | None:
     """The dimension of the result that begins where `dim` does in memory, if shards are pieces of it."""
     before, behind = shape_of(op.operands[0].type), shape_of(op.results[0].type)
     outside = prod(before[:dim])
     return next((to for to, size in enumerate(behind) if prod(behind[:to]) == outside and size % count == 0), None)
 
-
-_BEHIND: dict[str, Callable[[ir.Operation, int, int], int | None]] = {
-    **dict.fromkeys(ELEMENTWISE, _same),
-    "stablehlo.transpose": _permuted,
-    "stablehlo.slice": _sliced_alike,
-    "stablehlo.reduce": _unreduced,
-    "stablehlo.broadcast_in_dim": _repeated,
-    "stablehlo.reshape": _reshaped,
-}
 
 NAMES = frozenset(_BEHIND)
 """What such operations are called."""

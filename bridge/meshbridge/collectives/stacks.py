@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.analysis.trip_count import counting
 from meshbridge.collectives.accumulations import is_handed_on, joining, kind_of, source_of
-from meshbridge.collectives.rewriter import CONSTANTS, PIECES, MeshRewriter
+from meshbridge.collectives.rewriter import CONSTANTS, ELEMENTWISE, PIECES, MeshRewriter
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.builder import Builder, op_of, tensor
@@ -27,9 +27,6 @@ from meshbridge.ir.elements import type_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.uses import defining_name, defining_op
 from meshbridge.ops.linear import is_reshape, is_widening, writes_rows
-
-COUNTING = CONSTANTS | {f"stablehlo.{name}" for name in ("add", "subtract", "multiply", "compare", "select", "clamp", "convert")}
-"""Ops of which indices are made."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,7 @@ def _follows(index: ir.Value, counter: ir.Value) -> bool:
         value = waiting.pop()
         if value == counter:
             continue
-        if defining_name(value) not in COUNTING:
+        if defining_name(value) not in ELEMENTWISE | CONSTANTS:
             return False
         waiting += op_of(value).operands
     return True

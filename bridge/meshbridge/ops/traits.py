@@ -1,5 +1,4 @@
-"""What an op is: traits by op name, declared beside the op's sharding rule. Whoever rewrites, prices or moves an op asks for them.
-
+"""What an op is: traits by op name, declared beside the op's sharding rule, for whoever rewrites, prices or moves ops.
     has("stablehlo.tanh", Trait.ELEMENTWISE)      True
     ops_with(Trait.SHAPING)                       {"stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.transpose"}
     linear_operands("stablehlo.select")           (1, 2): select(p, a + b, c + d) = select(p, a, c) + select(p, b, d)

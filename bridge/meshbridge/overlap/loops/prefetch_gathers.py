@@ -9,13 +9,14 @@ from typing import ClassVar
 
 from meshbridge.analysis.trip_count import Counting
 from meshbridge.collectives.hoist_collectives import LOCAL, carried_unchanged
-from meshbridge.dialect.ops import AllGatherOp, AllToAllOp, PermuteOp
+from meshbridge.dialect.ops import OPERATION_NAMES
 from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, find, ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.uses import block_of, erase_dead, has_one_use, is_argument
 from meshbridge.ops.composites import CONTRACTIONS
+from meshbridge.ops.traits import Trait, ops_with
 from meshbridge.overlap.loops.peeled_loops import peel, peelable
 
 HIDDEN_ASIDE = 2**26
@@ -73,11 +74,8 @@ class PrefetchGathers(Pass):
             return any(loops)
 
 
-_GATHERING = frozenset((AllGatherOp.OPERATION_NAME, AllToAllOp.OPERATION_NAME, PermuteOp.OPERATION_NAME))
+_GATHERING = (ops_with(Trait.COLLECTIVE) & OPERATION_NAMES) - ops_with(Trait.REDUCING, Trait.ROOTED)
 """Collectives that move shards of one value."""
-
-_LOCAL = LOCAL | {BARRIER, *(f"stablehlo.{name}" for name in ("clamp", "compare", "dynamic_slice", "select"))}
-"""What a shard may be computed by."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ def _first_read(loop: ir.Operation, counter: int) -> Iterable[_Gathered]:
             before = [value for value in sources if value in gathered]
             if op.name in CONTRACTIONS | REGION_OPS or not late.isdisjoint(sources):
                 late.add(result)
-            if op.name not in _LOCAL | _GATHERING or not varying.isdisjoint(sources):
+            if op.name not in LOCAL | _GATHERING or not varying.isdisjoint(sources):
                 varying.add(result)
             elif not before and op.name in _GATHERING:
                 gathered[result] = tuple(sources)
@@ -174,7 +172,7 @@ def _pipeline(loop: _PipelinedLoop) -> None:
         end.operands[count + number] = value
     # What shards were computed and gathered by where they are gathered ahead.
     for operations in (last_trip, [view.operation for view in body.operations]):
-        erase_dead(op for op in operations if op.name in _LOCAL | _GATHERING)
+        erase_dead(op for op in operations if op.name in LOCAL | _GATHERING)
 
 
 @dataclass
