@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from meshbridge.cost.collective_ops import issued_kind
-from meshbridge.cost.fusion import VIEWS, Fusion
+from meshbridge.cost.fusion import Fusion
 from meshbridge.cost.seconds import Time, op_time
 from meshbridge.cost.step import MARGIN, OpRun, collective_times, runs
 from meshbridge.ir.builder import op_of
@@ -22,18 +22,17 @@ from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir
 from meshbridge.ir.uses import defining_name, is_argument
 from meshbridge.machines.machine import Machine
 from meshbridge.machines.target import Target
-from meshbridge.ops.composites import CONTRACTIONS
-from meshbridge.ops.elementwise import ELEMENTWISE
+from meshbridge.ops.traits import Trait, has, ops_with
 
 SUMMED = 0.6
 """The share of the time in which a sum of partial products is read and written that the next product does not hide.
 
 Measured on eight divided products of 140 to 190 GFLOP on 8 v5e, by the cycles of XLA:TPU: 0.2 to 1.0, this in the mean."""
 
-_ARRANGED = (VIEWS | {"stablehlo.transpose"}) - {BARRIER}
+_ARRANGED = (ops_with(Trait.ALIASING) | {"stablehlo.transpose"}) - {BARRIER}
 """Cost nothing where layouts can do what they do."""
 
-_LAID_OUT = frozenset({BARRIER, "stablehlo.while", *(f"mesh.{kind}" for kind in ("all_gather", "all_reduce", "all_to_all"))})
+_LAID_OUT = ops_with(Trait.GROUPED) | {BARRIER, "stablehlo.while"}
 """Give results whose layout nobody chooses for their readers, as arguments of blocks have it."""
 
 
@@ -108,14 +107,14 @@ class OverlapCosts:
         computed of what that one gives."""
         while defining_name(value) in _ARRANGED:
             value = op_of(value).operands[0]
-        if defining_name(value) not in ELEMENTWISE:
+        if not has(defining_name(value), Trait.ELEMENTWISE):
             return 0.0
         op = op_of(value)
         fusion = self._fusion(op.block)
         if value not in fusion.sources:
             return 0.0
         read = fusion.read(op)
-        beside = any(defining_name(buffer) in CONTRACTIONS for buffer in read)
+        beside = any(has(defining_name(buffer), Trait.CONTRACTION) for buffer in read)
         return self.memory(value) if beside else self.kernel_launch + self._moving(sum(read.values()) + tensor_bytes(value))
 
     def copying(self, value: ir.Value) -> float:

@@ -17,7 +17,8 @@ from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import element_of
 from meshbridge.ir.locations import is_repeated
 from meshbridge.ir.mlir import CUSTOM_CALL, call_target, ir, is_custom_call, stablehlo
-from meshbridge.ops.elementwise import ELEMENTWISE
+from meshbridge.ir.registry import Registry
+from meshbridge.ops.traits import Trait, has
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,20 @@ class OpWork:
         return OpWork(self.contractions / devices, self.elements / devices)
 
 
+_CONTRACTIONS: Registry[str, Callable[[ir.Operation], float]] = Registry("count of FLOPs")
+"""By op, its `contractions`."""
+
+_COUNTED: Registry[str, Callable[[ir.Operation], float]] = Registry("count of elements")
+"""By op that is not elementwise, its `elements`."""
+
+
 def work(executed: Iterable[Execution]) -> OpWork:
     """The work of all operations together, each as often as it runs."""
     contractions = elements = 0.0
     for op, times in executed:
         if (contract := _CONTRACTIONS.get(op.name)) is not None:
             contractions += times * contract(op)
-        elif op.name in ELEMENTWISE:
+        elif has(op.name, Trait.ELEMENTWISE):
             elements += times * _elements(op.results[0])
         elif (count := _COUNTED.get(op.name)) is not None:
             elements += times * count(op)
@@ -86,31 +94,54 @@ def _elements(value: ir.Value) -> float:
     return float(prod(_shape(value))) if isinstance(value.type, ir.RankedTensorType) else 1.0
 
 
+@_CONTRACTIONS.register("stablehlo.dot_general")
 def _dot_general(op: ir.Operation) -> float:
+    """A multiplication and an addition for each element of the result and of what is contracted."""
     numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
     left = _shape(op.operands[0])
     return 2.0 * _elements(op.results[0]) * prod(left[dim] for dim in numbers.lhs_contracting_dimensions)
 
 
+@_CONTRACTIONS.register("stablehlo.dot")
 def _dot(op: ir.Operation) -> float:
+    """The same: the last dimension of the left operand is contracted."""
     return 2.0 * _elements(op.results[0]) * _shape(op.operands[0])[-1]
 
 
+@_CONTRACTIONS.register("stablehlo.convolution")
 def _convolution(op: ir.Operation) -> float:
+    """The same: each element of the result reads a window of all input features."""
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     kernel = _shape(op.operands[1])
     return 2.0 * _elements(op.results[0]) * prod(kernel) / max(kernel[numbers.kernel_output_feature_dimension], 1)
 
 
+@_COUNTED.register("stablehlo.fft")
 def _fft(op: ir.Operation) -> float:
+    """Those of the radix-2 algorithm."""
     length = prod(integers(op.attributes["fft_length"]))
     return 5.0 * max(map(_elements, (op.operands[0], op.results[0]))) * log2(max(length, 1))
 
 
+@_COUNTED.register("stablehlo.reduce")
+def _reduce(op: ir.Operation) -> float:
+    """One for each element that is reduced."""
+    return _elements(op.operands[0])
+
+
+@_COUNTED.register("stablehlo.reduce_window")
 def _window(op: ir.Operation) -> float:
+    """One for each element of each window."""
     return _elements(op.results[0]) * float(np.prod(integers(op.attributes["window_dimensions"])))
 
 
+@_COUNTED.register("stablehlo.scatter")
+def _scatter(op: ir.Operation) -> float:
+    """One for each element of the updates."""
+    return _elements(op.operands[len(op.operands) - 1])
+
+
+@_CONTRACTIONS.register(CUSTOM_CALL)
 def _custom_call(op: ir.Operation) -> float:
     """Nothing for a kernel that does not say what it computes."""
     config = op.attributes.get("backend_config", None)
@@ -119,18 +150,3 @@ def _custom_call(op: ir.Operation) -> float:
     if (target := call_target(op)).startswith(ATTENTION):
         return attention_flops(target, config.value, _shape(op.operands[0])[-1]) or 0.0
     return estimated_flops(config.value) or 0.0
-
-
-_CONTRACTIONS: dict[str, Callable[[ir.Operation], float]] = {
-    CUSTOM_CALL: _custom_call,
-    "stablehlo.dot_general": _dot_general,
-    "stablehlo.dot": _dot,
-    "stablehlo.convolution": _convolution,
-}
-
-_COUNTED: dict[str, Callable[[ir.Operation], float]] = {
-    "stablehlo.fft": _fft,
-    "stablehlo.reduce": lambda op: _elements(op.operands[0]),
-    "stablehlo.reduce_window": _window,
-    "stablehlo.scatter": lambda op: _elements(op.operands[len(op.operands) - 1]),
-}

@@ -14,33 +14,16 @@ from meshbridge.ir.builder import op_of, shape_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir, walk
 from meshbridge.ir.uses import is_argument
-from meshbridge.ops.composites import CONTRACTIONS
-from meshbridge.ops.elementwise import ELEMENTWISE
+from meshbridge.ops.traits import Trait, has, ops_with
 
-VIEWS = frozenset({"stablehlo.reshape", "stablehlo.optimization_barrier", "stablehlo.bitcast_convert", "sdy.sharding_constraint"})
-"""The bytes of the operand under another name."""
+_CONTRACTIONS = ops_with(Trait.CONTRACTION)
+_FUSIBLE, _ALIASING = ops_with(Trait.FUSIBLE), ops_with(Trait.ALIASING)
 
-FREE = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.iota", "stablehlo.constant", "stablehlo.partition_id"})
-"""Made anew by whoever reads them."""
+NO_KERNELS = ops_with(Trait.FUSIBLE, Trait.FREE, Trait.ALIASING)
+"""What kernels of other ops compute on the way."""
 
-_REARRANGING = frozenset(
-    f"stablehlo.{name}" for name in ("transpose", "slice", "pad", "reverse", "dynamic_slice", "concatenate", "gather")
-) | {"mesh.all_slice"}
-
-FUSING = ELEMENTWISE | _REARRANGING
-"""Can be computed on the way by a reader that is one of these."""
-
-_READING = (FUSING | FREE | VIEWS | {"stablehlo.reduce", "stablehlo.dynamic_update_slice"}) - {BARRIER}
+_READING = (NO_KERNELS | {"stablehlo.reduce", "stablehlo.dynamic_update_slice"}) - {BARRIER}
 """Can compute their operands on the way."""
-
-_EXPENSIVE = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        *("atan2", "cbrt", "cosine", "divide", "exponential", "exponential_minus_one", "log", "log_plus_one", "logistic"),
-        *("power", "remainder", "rsqrt", "sine", "sqrt", "tan", "tanh"),
-    )
-)
-"""Take too long for several readers to compute the same."""
 
 _ENOUGH = 1.1
 """How many times the bytes of a value several readers read to compute it for themselves: a normalised tensor is computed from
@@ -48,9 +31,6 @@ one of its size and a few vectors."""
 
 _OPERANDS = 64
 """More buffers no fusion reads."""
-
-_SLICING = frozenset({"stablehlo.slice", "stablehlo.dynamic_slice", "stablehlo.gather", "mesh.all_slice"})
-"""Read no more of their first operand than their result holds."""
 
 _WITHIN = frozenset({"stablehlo.slice", "stablehlo.dynamic_slice"})
 """Are a part of their first operand, where it stands."""
@@ -86,8 +66,8 @@ class Fusion:
         `slices` products read slices in place; by `epilogues` they write what elementwise operations make of their result; by
         `operands` they compute operands on the way."""
         self._repeats = repeats
-        self._reading = _READING | CONTRACTIONS if operands else _READING
-        self._reading_slices = _READING | CONTRACTIONS if slices else self._reading
+        self._reading = _READING | _CONTRACTIONS if operands else _READING
+        self._reading_slices = _READING | _CONTRACTIONS if slices else self._reading
         self._readers: dict[ir.Value, dict[ir.Operation, None]] = {}
         for op in operations:
             for value in read_by(op):
@@ -97,7 +77,7 @@ class Fusion:
         self._outside: Known = ChainMap() if outside is None else outside
         self._buffers: dict[ir.Value, Buffers] = {}
         "What is known of this block's own."
-        self._epilogues = dict(self._ending(op.results[0]) for op in operations if epilogues and op.name in CONTRACTIONS)
+        self._epilogues = dict(self._ending(op.results[0]) for op in operations if epilogues and op.name in _CONTRACTIONS)
         "What products write instead of their results, by these."
         self._ends = set(self._epilogues.values()) - self._epilogues.keys()
         self._expensive: set[ir.Value] = set()
@@ -115,16 +95,18 @@ class Fusion:
                 self.sources[result] = [operand]
                 if (known := self._known(operand)) is not None:  # else readers wait for the barrier, which hands the buffer on
                     self._buffers[result] = known
-        elif op.name in CONTRACTIONS and self._passes_on(op.results[0]):
+        elif op.name in _CONTRACTIONS and self._passes_on(op.results[0]):
             self._buffers[op.results[0]] = {op.results[0]: 0.0}
         elif (product := self._scaled(op)) is not None:
             self._share(op.results[0], product)
-        elif op.name in FREE or op.name in VIEWS or op.name in FUSING:
+        elif op.name in NO_KERNELS:
             read = self.read(op)
-            takes_long = op.name in _EXPENSIVE and bool(shape_of(op.results[0]))  # a number takes no longer than reading it
+            takes_long = has(op.name, Trait.EXPENSIVE) and bool(
+                shape_of(op.results[0])
+            )  # a number takes no longer than reading it
             is_expensive = takes_long or any(operand in self._expensive for operand in op.operands)
             for result in op.results:
-                if op.name not in FUSING or self._is_fused(result, op.name, read, is_expensive=is_expensive):
+                if op.name not in _FUSIBLE or self._is_fused(result, op.name, read, is_expensive=is_expensive):
                     self.sources[result] = list(op.operands)
                     self._buffers[result] = read
                     if is_expensive:
@@ -136,10 +118,10 @@ class Fusion:
         value = last = product
         while len(readers := self._readers.get(value, {})) == 1:
             (reader,) = readers
-            if reader.name not in FUSING and reader.name not in VIEWS - {BARRIER}:
+            if reader.name not in _FUSIBLE and reader.name not in _ALIASING - {BARRIER}:
                 break
             value = reader.results[0]
-            last = value if reader.name in FUSING else last
+            last = value if reader.name in _FUSIBLE else last
         return product, last
 
     def _passes_on(self, product: ir.Value) -> bool:
@@ -159,7 +141,7 @@ class Fusion:
     def _is_product(self, value: ir.Value) -> bool:
         while len(self._readers.get(value, {})) == 1 and not is_argument(value):
             op = op_of(value)
-            if op.name in CONTRACTIONS:
+            if op.name in _CONTRACTIONS:
                 return True
             if op.name not in _TURNING:
                 return False
@@ -235,7 +217,7 @@ def _is_splat(value: ir.Value) -> bool:
 
 def _share(op: ir.Operation, number: int) -> float:
     """How large a part of its operand of that number `op` reads."""
-    if number or op.name not in (*_SLICING, *_UPDATING):
+    if number or op.name not in ops_with(Trait.SLICING) | _UPDATING.keys():
         return 1.0
     return 0.0 if op.name in _UPDATING else min(1.0, tensor_bytes(op.results[0]) / max(tensor_bytes(op.operands[0]), 1.0))
 

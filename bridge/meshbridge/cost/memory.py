@@ -14,22 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from meshbridge.cost.fusion import VIEWS, Fusion, read_by
+from meshbridge.cost.fusion import Fusion, read_by
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import REGION_OPS, entries, ir
-from meshbridge.ops.elementwise import ELEMENTWISE
-
-_PAIRED = frozenset(
-    {
-        "stablehlo.dynamic_update_slice",
-        "stablehlo.scatter",
-        "stablehlo.sort",
-        "stablehlo.while",
-        "mesh.all_reduce",
-        "stablehlo.all_reduce",
-    }
-)
-"""Can write each result over the operand of its number; elementwise operations can over any."""
+from meshbridge.ops.traits import Trait, has, ops_with
 
 _ALIASED, _DONOR = "tf.aliasing_output", "jax.buffer_donor"
 
@@ -114,7 +102,7 @@ class _LiveBlock:
         self.sources = Fusion(operations).sources
         self.moved: dict[ir.Value, int] = {}
         "For values that are read on the way at other positions than the result has, the last position where that happens."
-        in_place = {value for op in operations if op.name in ELEMENTWISE | VIEWS for value in op.results}
+        in_place = {value for op in operations if op.name in ops_with(Trait.ELEMENTWISE, Trait.ALIASING) for value in op.results}
         for value in reversed(self.sources):
             last = self.last.get(value, 0)
             moved = self.moved.get(value, 0) if value in in_place else last
@@ -166,13 +154,13 @@ class _LiveBlock:
                 held -= self.alive.pop(value, 0.0)
 
     def _places(self, op: ir.Operation, result: ir.Value, free: Sequence[ir.Value]) -> Sequence[ir.Value]:
-        """Of the values that are `free`, those whose buffers `result` of `op` can take."""
-        if op.name in ELEMENTWISE:
+        """Of the values that are `free`, those whose buffers `result` of `op` can take: an elementwise op can write over any."""
+        if has(op.name, Trait.ELEMENTWISE):
             return free
-        if op.name not in _PAIRED:
+        if not has(op.name, Trait.IN_PLACE):
             return ()
         own: ir.Value = op.operands[ir.OpResult(result).result_number]
-        while own in self.sources and ir.OpResult(own).owner.name in VIEWS:
+        while own in self.sources and has(ir.OpResult(own).owner.name, Trait.ALIASING):
             (own,) = self.sources[own]
         return [value for value in free if value == own]
 

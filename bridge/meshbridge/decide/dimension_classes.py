@@ -15,24 +15,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from meshbridge.decide.graph import Graph, Node
+from meshbridge.ops.traits import Trait, ops_with
 
 Dimension = tuple[int, int]
 """A tensor and a dimension of it."""
 
-MOVING = frozenset(
-    f"stablehlo.{name}"
-    for name in [
-        "transpose",
-        "reshape",
-        "broadcast_in_dim",
-        "dynamic_slice",
-        "dynamic_update_slice",
-        "slice",
-        "reverse",
-        "convert",
-    ]
-)
-"""Ops whose results hold what their operands hold."""
+MOVING = (ops_with(Trait.MOVEMENT) | {"stablehlo.convert"}) - {"stablehlo.gather"}
+"""Ops whose results hold what their operands hold. What is looked up in a table counts as computed."""
 
 
 @dataclass(frozen=True)

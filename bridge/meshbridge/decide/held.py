@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
 
-from meshbridge.cost.fusion import FREE, FUSING, VIEWS
+from meshbridge.cost.fusion import NO_KERNELS
 from meshbridge.decide.graph import Graph, Tensor
 from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.sharding import Mesh
+from meshbridge.ops.traits import Trait, has
 
 STEEPNESS = 8
 """The power of what is held at a time that the time counts by: only what is held near the peak has to become less."""
@@ -38,7 +39,7 @@ def _spans(graph: Graph) -> list[tuple[int, int]]:
     ends = [users[-1] + 1 if users else 0 for users in graph.users]
     for node in reversed(graph.nodes):
         result = node.only_result
-        if result >= 0 and (node.name in FREE or node.name in VIEWS or (node.name in FUSING and graph.uses[result] == 1)):
+        if result >= 0 and node.name in NO_KERNELS and (not has(node.name, Trait.FUSIBLE) or graph.uses[result] == 1):
             for operand in node.operands:
                 if operand >= 0:
                     ends[operand] = max(ends[operand], ends[result])

@@ -9,7 +9,7 @@ from functools import cache, reduce
 from math import inf
 from operator import or_
 
-from meshbridge.cost.fusion import FREE, FUSING, VIEWS
+from meshbridge.cost.fusion import NO_KERNELS
 from meshbridge.decide.beside import note_beside
 from meshbridge.decide.choice import pricing_of
 from meshbridge.decide.dimension_classes import BATCH, HELD, NARROW, WIDE
@@ -31,9 +31,6 @@ search is soon over there, and is thorough on every machine.
 
 Measured on 37 models of other libraries, each under three shardings: without it three recurrent ones execute hundreds of
 collectives instead of ten."""
-
-NO_KERNELS = FUSING | FREE | VIEWS
-"""What kernels of other ops compute on the way."""
 
 
 def refine(graph: Graph, budget: int, objective: Objective) -> None:

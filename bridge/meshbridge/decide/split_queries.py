@@ -13,10 +13,9 @@ from meshbridge.decide.dimension_classes import NARROW, Dimension, classes_of
 from meshbridge.decide.graph import Graph, Node, Tensor
 from meshbridge.decide.refine import moved
 from meshbridge.ir.sharding import Axes
-from meshbridge.ops.elementwise import ELEMENTWISE
+from meshbridge.ops.traits import Trait, ops_with
 
 _EXP = "stablehlo.exponential"
-_ARRANGING = frozenset(f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "transpose"))
 _MOST = 64
 """How many operations in a row are followed back from keys. Not measured: a bound on time."""
 
@@ -84,7 +83,7 @@ def _products(made: Makers, scores: Dimension) -> Iterator[tuple[Node, int]]:
         seen.add(found)
         if node.rule.is_contraction:
             yield node, found[1]
-        elif node.name in ELEMENTWISE | _ARRANGING:
+        elif node.name in ops_with(Trait.ELEMENTWISE, Trait.SHAPING):
             waiting += _before(node, found[1])
 
 

@@ -52,6 +52,8 @@ class Trait(Enum):
 
     ANNOTATION = "says something of the program, most often how to shard it, and computes nothing"
     FORWARDING = "gives its operands as they are"
+    __hash__ = object.__hash__  # a look-up costs no call of Python
+
     SIZED = "takes sizes as operands, and is another op where these are constants"
 
 

@@ -12,7 +12,6 @@ from operator import or_
 from typing import ClassVar
 
 from meshbridge.cost.collective_ops import issued_kind
-from meshbridge.cost.fusion import FUSING, VIEWS
 from meshbridge.cost.objective import JOINED, device, puts_off
 from meshbridge.cost.step import OpRun, collective_times, runs
 from meshbridge.dialect.ops import AllGatherOp
@@ -24,6 +23,7 @@ from meshbridge.ir.uses import is_argument
 from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import has_topology, of_machine
 from meshbridge.ops.composites import CONTRACTIONS
+from meshbridge.ops.traits import Trait, ops_with
 
 
 @register
@@ -259,7 +259,7 @@ class _ScheduledBlock:
                 arranged[op.results[0]] = large[op]
             elif op.name == BARRIER:
                 arranged.update(zip(op.results, (arranged.get(value, 0) for value in op.operands), strict=True))
-            elif op.name in FUSING | VIEWS:
+            elif op.name in ops_with(Trait.FUSIBLE, Trait.ALIASING):
                 arranged.update(dict.fromkeys(op.results, _union(arranged.get(value, 0) for value in op.operands)))
         gathers = _union(large[op] for op in self._early_gathers())
         exchanged = _union(large[op] for op in exchanges)
@@ -324,7 +324,7 @@ class _ScheduledBlock:
         computed = {product}
         while len(users := {use.owner.operation for use in value.uses}) == 1:
             (user,) = users
-            if user.name not in FUSING | VIEWS - {BARRIER} or user.block != self.block:
+            if user.name not in ops_with(Trait.FUSIBLE, Trait.ALIASING) - {BARRIER} or user.block != self.block:
                 break
             others = (each for each in self._sources(user) if each not in computed)
             if any(self._done(each, self._ready) > self.runs[product].start for each in others):
