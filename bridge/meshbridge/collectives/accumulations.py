@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from meshbridge.collectives import joins
 from meshbridge.collectives.rewriter import MeshRewriter
-from meshbridge.dialect.ops import OPERATION_NAMES, AllSliceOp, CollectiveOpView, ShiftOp
+from meshbridge.dialect.ops import AllSliceOp, CollectiveOpView, ShiftOp
 from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.builder import op_of
 from meshbridge.ir.mlir import ir
@@ -15,7 +15,7 @@ from meshbridge.ir.uses import defining_op
 from meshbridge.ops.linear import is_reshape, is_widening
 from meshbridge.ops.traits import Trait, ops_with
 
-_COLLECTIVES = (ops_with(Trait.COLLECTIVE) & OPERATION_NAMES) - ops_with(Trait.ROOTED) - {ShiftOp.OPERATION_NAME}
+_COLLECTIVES = ops_with(Trait.COLLECTIVE, dialect="mesh") - ops_with(Trait.ROOTED) - {ShiftOp.OPERATION_NAME}
 """Those that commute with joining elements: a shift that is no rotation leaves some undefined."""
 _REDUCING = _COLLECTIVES & ops_with(Trait.REDUCING)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshbridge.dialect.ops import OPERATION_NAMES
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, ir, terminator, walk_all
 from meshbridge.ir.passes import Pass, register
@@ -43,7 +42,7 @@ class HoistCollectives(Pass):
             return hoist([op for op in walk_all(module) if op.name == "stablehlo.while"], self.growth)
 
 
-_COLLECTIVES = ops_with(Trait.COLLECTIVE) & OPERATION_NAMES
+_COLLECTIVES = ops_with(Trait.COLLECTIVE, dialect="mesh")
 
 LOCAL = ops_with(Trait.FUSIBLE, Trait.FREE, Trait.ALIASING)
 """What moves along if a collective is computed from it: each result is computed on one device, in hardly any time."""

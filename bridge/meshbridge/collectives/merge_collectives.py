@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass, piece_dims, sharing_key
 from meshbridge.dialect import build
-from meshbridge.dialect.ops import OPERATION_NAMES, AllGatherOp, AllReduceOp, CollectiveOpView, ReduceScatterOp
+from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, CollectiveOpView, ReduceScatterOp
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
 from meshbridge.ir.sharding import DYNAMIC
@@ -53,7 +53,7 @@ def merge(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     return False
 
 
-_GIVERS = ops_with(Trait.GROUPED) & OPERATION_NAMES
+_GIVERS = ops_with(Trait.GROUPED, dialect="mesh")
 
 
 def _is_within_reach(other: ir.Operation, op: ir.Operation, rewriter: MeshRewriter) -> bool:

@@ -47,7 +47,7 @@ _PURE = ops_with(Trait.PURE)
 _SPREADING = frozenset((AllReduceOp.OPERATION_NAME, AllGatherOp.OPERATION_NAME))
 """Collectives that leave all devices of a group with the same."""
 
-_COLLECTIVES = ((ops_with(Trait.COLLECTIVE) & OPERATION_NAMES) - ops_with(Trait.ROOTED)) | {AllSliceOp.OPERATION_NAME}
+_COLLECTIVES = (ops_with(Trait.COLLECTIVE, dialect="mesh") - ops_with(Trait.ROOTED)) | {AllSliceOp.OPERATION_NAME}
 """Those that, over other axes, give devices the same that hold the same."""
 
 _MOST = 32
@@ -74,7 +74,8 @@ class MeshRewriter(Rewriter):
         super().__init__(module)
 
     def is_dispensable(self, name: str) -> bool:
-        return name in _PURE or (name.startswith("mesh.") and name not in ("mesh.send", "mesh.recv"))
+        """Unused constants stay: they take no time."""
+        return name in _PURE - CONSTANTS or (name.startswith("mesh.") and name not in ("mesh.send", "mesh.recv"))
 
     def collective(self, value: ir.Value, kind: type[ViewT], user: ir.Operation) -> ViewT | None:
         """The collective of class `kind` that defines `value` in the block of `user`.

@@ -24,7 +24,7 @@ from meshbridge.ir.locations import SourceLocation, trail_at
 from meshbridge.ir.mlir import BARRIER, MANUAL, REGION_OPS, MeshError, OpError, functions_to_partition, ir, title
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.ops.option import Option, is_legal
-from meshbridge.ops.rule import Interface, Loop, ShardingRule
+from meshbridge.ops.rule import Interface, Loop, ShardingRule, iterates
 
 AxisList: TypeAlias = Sequence[int | str]
 """Mesh axes from outer to inner, each by its number or its name."""
@@ -133,7 +133,7 @@ class _MutableProgram:
                 yield from self._within(inner, manual | frozenset(axes))
             elif inner.name in REGION_OPS:
                 yield from self._within(inner, manual)
-            elif not inner.name.startswith(_SILENT) and inner.name not in _HANDED_ON and self.interface.rule(inner).loops:
+            elif iterates(inner.name) and inner.name not in _HANDED_ON and self.interface.rule(inner).loops:
                 yield inner, manual
 
     def described(self) -> Iterator[Operation]:
@@ -191,7 +191,6 @@ class _MutableProgram:
         return "\n  hint: mesh-opt --print-operations lists them"
 
 
-_SILENT = ("mesh.", "sdy.", "func.")
 _HANDED_ON = frozenset({"stablehlo.return", BARRIER})
 """Ops that have no loops of their own: their values are sharded as others say."""
 

@@ -22,6 +22,7 @@ from meshbridge.legalize.table import Legalizer, rewrites
 from meshbridge.ops.pieces import reaches
 from meshbridge.ops.reach import Reach
 from meshbridge.ops.reductions import body_kind
+from meshbridge.ops.traits import Trait, ops_with
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def read_of(value: ir.Value) -> Read:
     return Read(source, tuple(reaches(op, shape_of(source), shape)), fill)
 
 
-_READS = ("stablehlo.pad", "stablehlo.slice", "stablehlo.reverse")
+_READS = sorted(ops_with(Trait.STRIDED))
 
 
 def _reads_a_read(op: ir.Operation) -> bool:

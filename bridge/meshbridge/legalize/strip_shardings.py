@@ -9,18 +9,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshbridge.dialect.ops import MANUAL_AXES
-from meshbridge.ir.mlir import CUSTOM_CALL, SHARDING_GROUP, SIDES, OpError, dictionary, entries, ir, set_entries, unwrap, walk_all
+from meshbridge.ir.mlir import CUSTOM_CALL, SIDES, OpError, dictionary, entries, ir, set_entries, unwrap, walk_all
 from meshbridge.ir.passes import Pass, register
+from meshbridge.ops.traits import Trait, ops_with
 
-_PASS_THROUGH = frozenset(
-    {"mesh.shard", "sdy.sharding_constraint", "sdy.reshard", "sdy.propagation_barrier", "sdy.data_flow_edge"}
-)
+_PASS_THROUGH = ops_with(Trait.ANNOTATION) & ops_with(Trait.FORWARDING)
 """Operations that return their first operand."""
 
 _CALLS_THROUGH = frozenset({"Sharding", "xla.sdy.FuncResultSharding", "xla.sdy.PropagationBarrier", "annotate_device_placement"})
 """Targets of custom calls that return their first operand."""
 
-_ANNOTATIONS = frozenset({"mesh.sharding", "mesh.mesh", "sdy.mesh", SHARDING_GROUP})
+_ANNOTATIONS = ops_with(Trait.ANNOTATION) - ops_with(Trait.FORWARDING)
 """Operations without meaning on one device."""
 
 _GROUP_CALL = "xla.sdy.ShardingGroup"

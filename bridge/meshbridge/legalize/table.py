@@ -7,24 +7,10 @@ from collections.abc import Callable, Sequence
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.registry import Registry, docstring
 from meshbridge.ir.rewrite import Pattern, Rewriter
-from meshbridge.ops.elementwise import ELEMENTWISE
+from meshbridge.ops.traits import Trait, has, ops_with
 
-STATIC_FORMS = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        "dynamic_broadcast_in_dim",
-        "dynamic_conv",
-        "dynamic_gather",
-        "dynamic_iota",
-        "dynamic_pad",
-        "dynamic_reshape",
-        "real_dynamic_slice",
-    )
-)
+STATIC_FORMS = ops_with(Trait.SIZED)
 """Ops with sizes as operands. If these are constants, StableHLO's own pass replaces them by static ops."""
-
-_CREATING = "broadcast_in_dim concatenate constant iota pad reshape reverse slice transpose tuple"
-_DISPENSABLE = ELEMENTWISE | {f"stablehlo.{name}" for name in _CREATING.split()}
 
 
 class Legalizer(Rewriter):
@@ -36,7 +22,7 @@ class Legalizer(Rewriter):
 
     def is_dispensable(self, name: str) -> bool:
         """True for pure ops, which are erased once they have no readers."""
-        return name in _DISPENSABLE
+        return has(name, Trait.PURE)
 
 
 PATTERNS: Registry[str, Pattern[Legalizer]] = Registry("pattern", lambda pattern: docstring(pattern.rewrite))

@@ -44,11 +44,9 @@ from meshbridge.lowering.scalars import (
     retype_signature,
 )
 from meshbridge.lowering.site import LOWERINGS, Lowering, Site
+from meshbridge.ops.traits import Trait, ops_with
 
-_DECLARATIONS = frozenset({"mesh.mesh", "mesh.sharding", "mesh.shard", "mesh.get_sharding"})
-"""Mesh operations that compute nothing."""
-
-_REPLACED = OPERATION_NAMES - _DECLARATIONS
+_REPLACED = OPERATION_NAMES - ops_with(Trait.ANNOTATION)
 _VISITED = _REPLACED | FORMS.keys() | BY_PARTITION | {CUSTOM_CALL}
 
 _CUSTOM_PARTITIONING = "CustomSPMDPartitioning"

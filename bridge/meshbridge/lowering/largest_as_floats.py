@@ -27,21 +27,13 @@ from meshbridge.ir.sharding import Axes
 from meshbridge.ir.uses import is_argument
 from meshbridge.ops.einsum import DOT
 from meshbridge.ops.elementwise import ELEMENTWISE
-from meshbridge.ops.read_along import BROADCAST, REDUCE, RESHAPE, TRANSPOSE, read_along, read_by
+from meshbridge.ops.read_along import REDUCE, RESHAPE, read_along, read_by
 from meshbridge.ops.reductions import body_kind
+from meshbridge.ops.traits import Trait, has, ops_with
 
 _COMPARE, _SELECT = "stablehlo.compare", "stablehlo.select"
-_NAN_OF_NAN = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        *("abs", "add", "convert", "divide", "exponential", "exponential_minus_one", "log", "log_plus_one", "multiply", "negate"),
-        "subtract",
-    )
-)
-"""Elementwise operations whose result is NaN where a floating-point operand is."""
-
-_VIEWS = frozenset((BROADCAST, RESHAPE, TRANSPOSE))
-_COLLECTIVES = frozenset((AllReduceOp.OPERATION_NAME, ReduceScatterOp.OPERATION_NAME, AllSliceOp.OPERATION_NAME))
+_VIEWS = ops_with(Trait.SHAPING)
+_COLLECTIVES = (ops_with(Trait.REDUCING) & ops_with(Trait.GROUPED, dialect="mesh")) | {AllSliceOp.OPERATION_NAME}
 _MOST = 64
 """The most operations that are visited for one maximum: a bound on time, not measured; a softmax has ten."""
 
@@ -223,7 +215,7 @@ def _transfer_select(op: ir.Operation, operand_facts: Sequence[_NanFacts | None]
 
 def _gives_nan(op: ir.Operation) -> bool:
     """True if an element of the result is NaN whenever one of its inputs is."""
-    if op.name in _NAN_OF_NAN:
+    if has(op.name, Trait.ELEMENTWISE) and has(op.name, Trait.NAN_PROPAGATING):
         return all(is_orderable(ir.RankedTensorType(value.type).element_type) for value in (*op.operands, *op.results))
     return op.name in _VIEWS or op.name == DOT or (op.name == REDUCE and body_kind(op) == "sum")
 

@@ -11,6 +11,7 @@ from typing import ClassVar
 from meshbridge.dialect import build
 from meshbridge.dialect.constraints import check_split_axes
 from meshbridge.dialect.module_mesh import find_mesh, is_partitioned
+from meshbridge.dialect.ops import OPERATION_NAMES
 from meshbridge.dialect.signature import Broken
 from meshbridge.ir.builder import Builder, tensor
 from meshbridge.ir.mlir import SIDES, OpError, find, function_type, ir, main_function, terminator, walk_all
@@ -20,6 +21,7 @@ from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge.lowering.replicas import NUMBERING, by_partition, count_devices
 from meshbridge.lowering.scalars import is_scalar, without_index
 from meshbridge.ops.equal_shards import set_boundary
+from meshbridge.ops.traits import Trait, has
 from meshbridge.resharding.notation import parse_sharding
 
 MESH = "devices"
@@ -212,11 +214,9 @@ def _to_caller(value: ir.Value, outer: ir.Type, builder: Builder) -> ir.Value:
 
 def speaks_of_devices(module: ir.Module) -> bool:
     """True if a program without annotations is one device's: it has collectives, or reads the number of its device."""
-    speaking = (op.name in NUMBERING or (op.name.startswith("mesh.") and op.name not in _DECLARATIONS) for op in walk_all(module))
+    names = (op.name for op in walk_all(module))
+    speaking = (name in NUMBERING or (name in OPERATION_NAMES and not has(name, Trait.ANNOTATION)) for name in names)
     return not is_partitioned(module) and any(speaking)
-
-
-_DECLARATIONS = frozenset({"mesh.mesh", "mesh.sharding", "mesh.shard", "mesh.get_sharding"})
 
 
 def shardings_between(source: ir.Module, local: ir.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -12,11 +12,7 @@ from typing import ClassVar
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import REGION_OPS, ir, terminator, walk
 from meshbridge.ir.passes import Pass, register
-
-COLLECTIVES = frozenset(
-    f"stablehlo.{name}"
-    for name in ("all_gather", "all_reduce", "all_to_all", "collective_broadcast", "collective_permute", "reduce_scatter")
-)
+from meshbridge.ops.traits import Trait, has
 
 
 @register
@@ -65,7 +61,7 @@ def _order(block: ir.Block) -> bool:
 
 def _communicates(op: ir.Operation) -> str | None:
     """Returns "itself" for a collective, "nested" for an op with one in its regions, which are ordered; else None."""
-    if op.name in COLLECTIVES:
+    if has(op.name, Trait.COLLECTIVE):
         return "itself"
     if op.name not in REGION_OPS:
         return None

@@ -11,13 +11,11 @@ from functools import cached_property
 
 from meshbridge.ir.builder import Builder, element_of, integer, shape_of, tensor
 from meshbridge.ir.mlir import ir
+from meshbridge.ops.traits import Trait, has, ops_with
 
-_REDUCING = frozenset(("stablehlo.all_reduce", "stablehlo.reduce_scatter"))
 _EXCHANGE = "stablehlo.all_to_all"
 
-COLLECTIVES = frozenset(
-    (*_REDUCING, _EXCHANGE, *(f"stablehlo.{name}" for name in ("all_gather", "collective_broadcast", "collective_permute")))
-)
+COLLECTIVES = ops_with(Trait.COLLECTIVE, dialect="stablehlo")
 """The ops that `simplify` accepts."""
 
 _BYTE_COMBINERS = dict.fromkeys(("or", "add", "maximum"), "maximum") | dict.fromkeys(("and", "multiply", "minimum"), "minimum")
@@ -48,7 +46,7 @@ class _PlainCollective:
     @cached_property
     def combiner(self) -> str:
         """The only StableHLO op of the body; empty if there is no body, or if it has several ops."""
-        ops = list(self.op.regions[0].blocks[0].operations) if self.op.name in _REDUCING else []
+        ops = list(self.op.regions[0].blocks[0].operations) if has(self.op.name, Trait.REDUCING) else []
         return str(ops[0].operation.name).removeprefix("stablehlo.") if len(ops) == 2 else ""
 
     def simplified(self, operand: ir.Value, shape: list[int]) -> ir.Value:
@@ -62,7 +60,7 @@ class _PlainCollective:
 
     def _passes_on(self, *combiners: str) -> bool:
         """True if the collective leaves elements unchanged, or combines them by one of `combiners`."""
-        return self.op.name not in _REDUCING or self.combiner in combiners
+        return not has(self.op.name, Trait.REDUCING) or self.combiner in combiners
 
     def _on_booleans(self, operand: ir.Value, shape: list[int]) -> ir.Value:
         as_bytes = self.builder.convert(operand, ir.IntegerType.get_signless(8))

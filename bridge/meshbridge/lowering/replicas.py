@@ -12,19 +12,9 @@ from meshbridge.ir.builder import dense
 from meshbridge.ir.groups import Groups
 from meshbridge.ir.mlir import MeshError, OpError, find, ir, stablehlo, walk_all
 from meshbridge.ir.sharding import Mesh
+from meshbridge.ops.traits import Trait, ops_with
 
-BY_PARTITION = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        "all_gather",
-        "all_reduce",
-        "all_to_all",
-        "collective_broadcast",
-        "collective_permute",
-        "partition_id",
-        "reduce_scatter",
-    )
-)
+BY_PARTITION = (ops_with(Trait.COLLECTIVE, dialect="stablehlo")) | {"stablehlo.partition_id"}
 """Operations that number devices by partition if they have a channel, and by replica if they have none."""
 
 NUMBERING = BY_PARTITION | {"stablehlo.replica_id"}
@@ -65,7 +55,7 @@ def by_partition(op: ir.Operation, mesh: Mesh) -> None:
         op.attributes["replica_groups"] = dense(np.arange(mesh.size)[None])
     if len(op.operands):
         op.attributes["channel_handle"] = Groups("exported").channel()
-    if op.name in _WITH_GLOBAL_IDS:
+    if _has_flag(op):
         op.attributes["use_global_device_ids"] = ir.UnitAttr.get()
 
 
@@ -76,8 +66,9 @@ def _replace_number(op: ir.Operation, name: str) -> None:
     op.erase()
 
 
-_WITH_GLOBAL_IDS = frozenset(f"stablehlo.{name}" for name in ("all_gather", "all_reduce", "reduce_scatter"))
-"""Collectives with a flag that says whether their groups list devices."""
+def _has_flag(op: ir.Operation) -> bool:
+    """True if a collective has a flag that says whether its groups list devices."""
+    return hasattr(op.opview, "use_global_device_ids")
 
 
 def count_devices(module: ir.Module) -> int:
@@ -111,6 +102,6 @@ def _means_all(op: ir.Operation) -> bool:
     if not isinstance(listed, ir.DenseElementsAttr):
         return False
     channel = op.attributes.get("channel_handle")
-    joins = channel is not None and stablehlo.ChannelHandle(channel).handle > 0 and op.name in _WITH_GLOBAL_IDS
+    joins = channel is not None and stablehlo.ChannelHandle(channel).handle > 0 and _has_flag(op)
     devices = list(_listed(op))
     return not devices or (joins and "use_global_device_ids" not in op.attributes and devices == [0])

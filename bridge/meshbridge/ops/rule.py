@@ -180,6 +180,11 @@ class Interface:
         return found
 
 
+def iterates(name: str) -> bool:
+    """Whether the op of that name may have loops: those of these dialects say how a program is made up and sharded."""
+    return not name.startswith(("builtin.", "func.", "mesh.", "sdy."))
+
+
 def opaque(op: ir.Operation) -> ShardingRule:
     """An op that nobody has described: no loops, no dimension may be split."""
     return ShardingRule((), unsplittable(op.operands), unsplittable(op.results), has_rule=False)

@@ -92,9 +92,10 @@ def has(name: str, trait: Trait) -> bool:
 
 
 @lru_cache
-def ops_with(*traits: Trait) -> frozenset[str]:
-    """The names of the ops that have one of `traits` at least."""
-    return frozenset(name for name, own in _TRAITS.items() if not own.isdisjoint(traits))
+def ops_with(*traits: Trait, dialect: str = "") -> frozenset[str]:
+    """The names of the ops, of one dialect if it is said, that have one of `traits` at least."""
+    prefix = f"{dialect}." if dialect else ""
+    return frozenset(name for name, own in _TRAITS.items() if name.startswith(prefix) and not own.isdisjoint(traits))
 
 
 def linear_operands(name: str, count: int = 0) -> tuple[int, ...]:

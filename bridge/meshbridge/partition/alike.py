@@ -16,9 +16,7 @@ from meshbridge.ops.option import Option
 from meshbridge.ops.refused import may_be_refused
 from meshbridge.ops.rule import ShardingRule
 from meshbridge.ops.spmd import ONLY_TYPES, Condition, Shard, SpmdProgram, default_lowering, lowering_of
-
-_LOOK_UPS = frozenset(f"stablehlo.{name}" for name in ("gather", "slice", "dynamic_slice"))
-"""Ops that join what shards have of an element, of which they read none of the padding."""
+from meshbridge.ops.traits import Trait, has
 
 
 class PartitionTemplate(NamedTuple):
@@ -65,7 +63,7 @@ def _has_only_types(name: str, rule: ShardingRule, decision: OpDecision, at: Spm
 
 def padded_loops(name: str, rule: ShardingRule, option: Option, mesh: Mesh) -> list[int]:
     """The loops along which an op would reduce padding of uneven shards (a look-up does not read it, windows see to it)."""
-    if not rule.reduces or name in _LOOK_UPS:
+    if not rule.reduces or has(name, Trait.SLICING):
         return []
     exchanged = {each.loop for each in rule.exchanges}
     return [

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from meshbridge.analysis.executions import executed
 from meshbridge.cost.communication import communicating, wire_bytes_on
+from meshbridge.decide.dimension_classes import MOVING
 from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.ir.builder import op_of
 from meshbridge.ir.mlir import ir, main_function
@@ -15,11 +16,6 @@ from meshbridge.ir.uses import is_argument
 from meshbridge.ops.elementwise import ELEMENTWISE
 
 _LOOP = "stablehlo.while"
-_MOVING = frozenset(
-    f"stablehlo.{name}" for name in ("reshape", "transpose", "slice", "dynamic_slice", "pad", "convert", "concatenate", "reverse")
-) | {"stablehlo.broadcast_in_dim", "stablehlo.dynamic_update_slice", "mesh.all_slice"}
-"""Ops that move elements without computing."""
-
 _VALUES = 200
 """The most values that are visited for each argument and result: a bound on time, not measured."""
 
@@ -56,7 +52,7 @@ def _of_argument(argument: ir.Value, wire_bytes: Mapping[ir.Operation, float]) -
             if op in wire_bytes:
                 exposed[op] = wire_bytes[op]
                 continue
-            is_moved = op.name in _MOVING or op.name == _LOOP
+            is_moved = op.name in MOVING or op.name == _LOOP
             if is_computed and not is_moved:
                 continue
             inside = [region.blocks[0].arguments[use.operand_number] for region in op.regions] if op.name == _LOOP else op.results
@@ -87,5 +83,5 @@ def _sources(value: ir.Value, wire_bytes: Mapping[ir.Operation, float], exposed:
     elif op.name == _LOOP:
         *_, yielded = op.regions[1].blocks[0].operations
         yield yielded.operands[ir.OpResult(value).result_number]
-    elif op.name in _MOVING or op.name in ELEMENTWISE:
+    elif op.name in MOVING or op.name in ELEMENTWISE:
         yield from op.operands

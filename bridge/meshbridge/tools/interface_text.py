@@ -7,12 +7,9 @@ from collections.abc import Iterator
 
 from meshbridge.decide.mutations import operations
 from meshbridge.ir.mlir import ir, walk_all
-from meshbridge.ops.rule import Interface, Loop, ShardingRule, affine_maps, loop_types
+from meshbridge.ops.rule import Interface, Loop, ShardingRule, affine_maps, iterates, loop_types
 from meshbridge.reports.measured import to_legal
 from meshbridge.text import table
-
-_SILENT = ("builtin.", "func.", "mesh.", "sdy.")
-"""Dialects whose operations have no loops."""
 
 
 def interface_text(module: ir.Module) -> str:
@@ -25,7 +22,7 @@ def interface_text(module: ir.Module) -> str:
 
 def _payload(module: ir.Module) -> Iterator[ir.Operation]:
     for op in walk_all(module):
-        if not op.name.startswith(_SILENT) and any(_has_dimensions(value) for value in (*op.operands, *op.results)):
+        if iterates(op.name) and any(_has_dimensions(value) for value in (*op.operands, *op.results)):
             yield op
 
 

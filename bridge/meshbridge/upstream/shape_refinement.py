@@ -23,14 +23,9 @@ from meshbridge.ops.elementwise import ELEMENTWISE
 
 Value = ir.Value[Any]
 
-_GROWS = {"mesh.all_gather": "gather_axis", "mesh.gather": "gather_axis", "mesh.all_to_all": "concat_axis"}
-_SHRINKS = {
-    "mesh.all_slice": "slice_axis",
-    "mesh.all_to_all": "split_axis",
-    "mesh.reduce_scatter": "scatter_axis",
-    "mesh.scatter": "scatter_axis",
-}
-"""For each collective, the attribute that names the dimension that the group's size multiplies or divides."""
+_GROWS = ("gather_axis", "concat_axis")
+_SHRINKS = ("slice_axis", "split_axis", "scatter_axis")
+"""Attributes of collectives that name the dimension that the group's size multiplies or divides."""
 
 
 def refine_shapes(module: ir.Module, meshes: Mapping[str, Mesh]) -> None:
@@ -74,9 +69,10 @@ class _ShapeRefiner:
         shape = list(_shape(op.operands[0]))
         mesh = self.meshes.get(view.mesh)
         count = group_size(mesh, view.mesh_axes) if mesh is not None else DYNAMIC
-        for table, is_growing in ((_GROWS, True), (_SHRINKS, False)):
-            if op.name in table:
-                dim = int(ir.IntegerAttr(op.attributes[table[op.name]]).value)
+        for name in (*_GROWS, *_SHRINKS):
+            if name in op.attributes:
+                is_growing = name in _GROWS
+                dim = int(ir.IntegerAttr(op.attributes[name]).value)
                 size = shape[dim]
                 is_known = DYNAMIC not in (size, count) and (is_growing or size % count == 0)
                 shape[dim] = (size * count if is_growing else size // count) if is_known else DYNAMIC

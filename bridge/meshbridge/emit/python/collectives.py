@@ -24,7 +24,7 @@ from meshbridge.emit.python.elementwise import is_bit
 from meshbridge.emit.python.reductions import ON_BITS, combiner_of
 from meshbridge.emit.python.scope import Scope
 from meshbridge.emit.python.shapes import integer
-from meshbridge.emit.python.table import writes
+from meshbridge.emit.python.table import WRITINGS, writes
 from meshbridge.ir.builder import element_of, shape_of
 from meshbridge.ir.device_lists import axes_along, device_table, group_positions, positions_of
 from meshbridge.ir.digits import axis_digits, groups_along
@@ -37,14 +37,9 @@ _KINDS = {"sum": "add", "max": "maximum", "min": "minimum"}
 """By reduction of the dialect that JAX has over devices: the op that combines two elements."""
 
 
-_WRITTEN = frozenset(
-    f"mesh.{name}" for name in ("all_gather", "all_reduce", "all_slice", "all_to_all", "permute", "reduce_scatter", "shift")
-)
-
-
 def is_written(op: ir.Operation) -> bool:
     """True if an op of the mesh dialect is written as one of JAX's collectives; others are lowered to StableHLO first."""
-    if op.name not in _WRITTEN or not CollectiveOpView(op).mesh_axes:
+    if op.name not in WRITINGS or not CollectiveOpView(op).mesh_axes:
         return False
     if op.name == "mesh.shift":
         return ShiftOp(op).shift_axis in ShiftOp(op).mesh_axes

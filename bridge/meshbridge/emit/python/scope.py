@@ -22,6 +22,7 @@ from meshbridge.ir.locations import SourceLocation, location_of
 from meshbridge.ir.mlir import OpError, ir, terminator
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.ir.uses import block_of, is_argument
+from meshbridge.ops.traits import Trait, ops_with
 from meshbridge.text import size_text
 
 INLINE = 40
@@ -30,7 +31,7 @@ INLINE = 40
 LONGEST = 64
 """The most characters of both operands of an operator, so that the statement fits a line."""
 
-_STATEMENTS = frozenset({"stablehlo.dot_general", "stablehlo.convolution", "stablehlo.while", "stablehlo.case", "stablehlo.if"})
+_STATEMENTS = ops_with(Trait.CONTRACTION, Trait.CONTROL_FLOW)
 """Ops that are always statements of their own."""
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from meshbridge.ir.mlir import CUSTOM_CALL, OpError, call_target, ir
 from meshbridge.legalize.table import replaces
+from meshbridge.ops.rule import RULES
 
 _ATTRIBUTES = "mhlo.attributes"
-_UNARY = "acos acosh asin asinh atanh cosh erf erf_inv sinh tan"
-
-LEGACY_CALLS = {**{f"mhlo.{name}": f"chlo.{name}" for name in _UNARY.split()}, "mhlo.topk": "chlo.top_k"}
-"""By target of a call: the CHLO op."""
+_TOP_K = "mhlo.topk"
 
 
 @replaces(CUSTOM_CALL)
@@ -18,8 +16,9 @@ def expand_older_calls(op: ir.Operation) -> list[ir.Value] | None:
 
     Raises OpError for a top-k of the smallest elements, which CHLO does not have.
     """
-    name = LEGACY_CALLS.get(call_target(op))
-    if name is None:
+    target = call_target(op)
+    name = "chlo.top_k" if target == _TOP_K else target.replace("mhlo.", "chlo.", 1)
+    if not target.startswith("mhlo.") or name not in RULES:
         return None
     carried = ir.DictAttr(op.attributes[_ATTRIBUTES]) if _ATTRIBUTES in op.attributes else ir.DictAttr.get({})
     if "largest" in carried and not ir.BoolAttr(carried["largest"]).value:

@@ -22,16 +22,16 @@ from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.ir.uses import forward_slice, is_argument
 from meshbridge.machines.machine import OptionSet
-from meshbridge.ops.elementwise import ELEMENTWISE
 from meshbridge.ops.linear import SCALE
 from meshbridge.ops.number_classes import scales_exactly
-from meshbridge.ops.read_along import BROADCAST, RESHAPE, TRANSPOSE, read_along, varies
+from meshbridge.ops.read_along import RESHAPE, TRANSPOSE, read_along, varies
+from meshbridge.ops.traits import Trait, ops_with
 from meshbridge.overlap.attention.block_trace import BlockWriter, Place, producer
 from meshbridge.overlap.attention.linear_reductions import LinearReduction, lifted, linear_reductions
 
 _CONVERT = "stablehlo.convert"
 _REDUCTIONS = {AllReduceOp.OPERATION_NAME: AllReduceOp, ReduceScatterOp.OPERATION_NAME: ReduceScatterOp}
-_ON_THE_WAY = frozenset((*ELEMENTWISE, BROADCAST, RESHAPE, TRANSPOSE))
+_ON_THE_WAY = ops_with(Trait.ELEMENTWISE, Trait.SHAPING)
 _MOST = 16
 """How many operations are looked at between the sums over devices and what they scale. Not measured: a bound on time."""
 

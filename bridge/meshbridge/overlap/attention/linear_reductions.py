@@ -12,9 +12,9 @@ from meshbridge.ir.mlir import in_program_order, ir
 from meshbridge.ir.uses import look_through
 from meshbridge.ops.einsum import DOT, Einsum
 from meshbridge.ops.linear import SCALE
-from meshbridge.ops.read_along import BROADCAST, REDUCE, RESHAPE, TRANSPOSE, read_by, varies
+from meshbridge.ops.read_along import BROADCAST, REDUCE, read_by, varies
+from meshbridge.ops.traits import Trait, has, ops_with
 
-VIEWS = (BROADCAST, RESHAPE, TRANSPOSE)
 SELECT = "stablehlo.select"
 
 
@@ -119,7 +119,7 @@ def _linear(op: ir.Operation, side: int, dim: int) -> int | None:
     elif op.name == "stablehlo.convert":
         if not isinstance(element_of(op.results[0]), ir.FloatType):
             return None
-    elif op.name not in (*VIEWS, "stablehlo.negate") and side not in SCALE.get(op.name, ()):
+    elif op.name not in ops_with(Trait.SHAPING) | {"stablehlo.negate"} and side not in SCALE.get(op.name, ()):
         return None
     return read_by(op, side, dim)
 
@@ -127,7 +127,7 @@ def _linear(op: ir.Operation, side: int, dim: int) -> int | None:
 def lifted(emit: Builder, each: LinearReduction, first: int, value: ir.Value) -> ir.Value:
     """`value`, one number for each query, from the shape of what step number `first` reads to that of the sum."""
     for step in each.steps[first:]:
-        if step.op.name in VIEWS:
+        if has(step.op.name, Trait.SHAPING):
             shape = shape_of(step.op.results[0])
             shape[step.made] = 1
             value = emit.again(step.op, tensor(shape, element_of(value)), [value])

@@ -15,15 +15,16 @@ from meshbridge.ir.builder import op_of, shape_of
 from meshbridge.ir.mlir import comparison_direction, ir
 from meshbridge.ir.uses import is_argument, look_through
 from meshbridge.ops.einsum import DOT
-from meshbridge.ops.read_along import BROADCAST, RESHAPE, TRANSPOSE, read_along
+from meshbridge.ops.read_along import BROADCAST, read_along
+from meshbridge.ops.traits import Trait, ops_with
 
 Numbers = Any
 """Arrays of integers, which broadcast against one another."""
 
-_IOTA, _SELECT, _CONVERT = (f"stablehlo.{name}" for name in ("iota", "select", "convert"))
-_PASSED = (BROADCAST, RESHAPE, TRANSPOSE, _CONVERT)
-_KEEPING = {f"stablehlo.{name}" for name in ("multiply", "divide", "tanh", "negate")}
-"""What scores are computed by, of products and numbers, that are no masks."""
+_IOTA = "stablehlo.iota"
+_SELECT = "stablehlo.select"
+_CONVERT = "stablehlo.convert"
+_PASSED = ops_with(Trait.SHAPING) | {_CONVERT}
 
 _HIDDEN = -1e9
 """A score that is replaced by so little has no weight beside one that is not: exp(-1e9 - x) is 0 where x is a product."""
@@ -141,7 +142,7 @@ class BlockPositions:
         mask = ir.RankedTensorType(op.results[0].type).element_type == ir.IntegerType.get_signless(1)
         if op.name == "stablehlo.compare":
             compute: Callable[..., Range] | None = _COMPARED.get(comparison_direction(op))
-        elif op.name in (BROADCAST, RESHAPE, TRANSPOSE):
+        elif op.name in ops_with(Trait.SHAPING):
             compute = _COMPUTED[_CONVERT]
         else:
             compute = _OF_MASKS.get(op.name) if mask and op.name != _SELECT else _COMPUTED.get(op.name)
@@ -215,7 +216,7 @@ def _masks(scores: ir.Value, row: int | None, column: int | None) -> Iterator[_S
     while not is_argument(value):
         op = op_of(value)
         along = [_along(op, dim) for dim in (row, column)]
-        if any(each is None for each in along) or op.name not in (_SELECT, *_PASSED):
+        if any(each is None for each in along) or op.name not in _PASSED | {_SELECT}:
             break
         rows, columns = (each or () for each in along)
         side = 0
@@ -243,6 +244,6 @@ def _is_of_products(value: ir.Value) -> bool:
     op = op_of(value)
     if op.name == DOT:
         return True
-    if op.name not in (*_PASSED, *_KEEPING):
+    if op.name not in ops_with(Trait.SHAPING, Trait.ZERO_PRESERVING):
         return False
     return all(isinstance(known(operand), Splat) or _is_of_products(operand) for operand in op.operands)

@@ -16,10 +16,10 @@ from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, find, in_program_order, ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.ir.uses import erase_dead, forward_slice
-from meshbridge.ops.elementwise import ELEMENTWISE
 from meshbridge.ops.read_along import read_along, varies
+from meshbridge.ops.traits import Trait, has, ops_with
 from meshbridge.overlap.attention.block_trace import BlockTrace, BlockWriter, producer
-from meshbridge.overlap.attention.linear_reductions import VIEWS, LinearReduction, PathOp, lifted, linear_reductions, reduces
+from meshbridge.overlap.attention.linear_reductions import LinearReduction, PathOp, lifted, linear_reductions, reduces
 
 EXP, _SUBTRACT = "stablehlo.exponential", "stablehlo.subtract"
 _HELD = 4
@@ -79,7 +79,7 @@ class OnlineSoftmax:
             op = producer(waiting.pop(), self.home)
             if op in largest:
                 return op
-            if op is not None and op.name in (*VIEWS, *ELEMENTWISE, BARRIER):
+            if op is not None and op.name in ops_with(Trait.ELEMENTWISE, Trait.SHAPING) | {BARRIER}:
                 waiting += op.operands
         return None
 
@@ -231,7 +231,7 @@ class Ring:
             if step.mask is not None:
                 mask = blocks.of(step.mask, step.made) if shape_of(step.mask) else emit.broadcast(step.mask, shape)
                 kept = [*(emit.elementwise("and", value, mask) for value in kept), mask]
-            elif step.op.name in VIEWS:
+            elif has(step.op.name, Trait.SHAPING):
                 kept = [emit.again(step.op, tensor(shape, bit), [value]) for value in kept]
         return tuple(self._any(value, each.read) for value in kept)
 

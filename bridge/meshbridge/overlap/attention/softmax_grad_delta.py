@@ -23,7 +23,10 @@ from meshbridge.overlap.attention.linear_reductions import is_zero, reduces
 from meshbridge.overlap.attention.online_softmax import wider
 from meshbridge.overlap.attention.value_numbering import ValueNumbering
 
-_CONVERT, _MULTIPLY, _DIVIDE, _SELECT = (f"stablehlo.{name}" for name in ("convert", "multiply", "divide", "select"))
+_CONVERT = "stablehlo.convert"
+_MULTIPLY = "stablehlo.multiply"
+_DIVIDE = "stablehlo.divide"
+_SELECT = "stablehlo.select"
 _INVERSE = {"multiply": "divide", "divide": "multiply"}
 
 Factor = tuple[str, ir.Value]

@@ -5,22 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllSliceOp
+from meshbridge.dialect.ops import AllSliceOp
 from meshbridge.ir.mlir import BARRIER, ir
-from meshbridge.ops.einsum import DOT
-from meshbridge.ops.elementwise import ELEMENTWISE
-from meshbridge.ops.read_along import BROADCAST, REDUCE, RESHAPE, TRANSPOSE
 from meshbridge.ops.reductions import body_kind
+from meshbridge.ops.traits import Trait, ops_with
 
-_COLLECTIVES = (AllGatherOp, AllReduceOp, AllSliceOp)
-_PURE = frozenset(
-    (
-        *ELEMENTWISE,
-        *(f"stablehlo.{name}" for name in ("constant", "iota", "slice", "concatenate")),
-        *(BROADCAST, RESHAPE, TRANSPOSE, DOT, REDUCE),
-        *(op.OPERATION_NAME for op in _COLLECTIVES),
-    )
-)
+_REPEATABLE = ops_with(Trait.PURE, Trait.COLLECTIVE) | {AllSliceOp.OPERATION_NAME}
 """Operations that give the same of the same operands."""
 
 
@@ -52,9 +42,9 @@ class ValueNumbering:
         if op.name == BARRIER:
             self._numbers |= {result: self.number(operand) for result, operand in zip(op.results, op.operands, strict=True)}
             return
-        if op.name not in _PURE or len(op.results) != 1:
+        if op.name not in _REPEATABLE or len(op.results) != 1:
             return
-        kind = body_kind(op) if op.name == REDUCE else op.name
+        kind = body_kind(op) if len(op.regions) else op.name
         if not kind:
             return
         (result,) = op.results

@@ -17,12 +17,12 @@ from meshbridge.ir.groups import Groups
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Mesh
 from meshbridge.ir.uses import defining_name, is_argument
-from meshbridge.ops.elementwise import ELEMENTWISE
-from meshbridge.ops.read_along import BROADCAST, RESHAPE, TRANSPOSE, read_along
+from meshbridge.ops.read_along import read_along
+from meshbridge.ops.traits import Trait, ops_with
 from meshbridge.overlap.attention.block_trace import BlockWriter, Place, producer
 
 _OF_DEVICES = ("stablehlo.partition_id", "stablehlo.replica_id")
-_POSITIONAL = frozenset((*ELEMENTWISE, BROADCAST, RESHAPE, TRANSPOSE, "stablehlo.iota", "stablehlo.constant"))
+_POSITIONAL = ops_with(Trait.ELEMENTWISE, Trait.SHAPING, Trait.CONSTANT) | {"stablehlo.iota"}
 """What positions are computed by."""
 
 

@@ -20,10 +20,11 @@ from meshbridge.ops.einsum import DOT
 from meshbridge.ops.read_along import REDUCE
 from meshbridge.ops.rule import Dims, Interface, ShardingRule
 from meshbridge.ops.spmd import SPMD_LOWERINGS
+from meshbridge.ops.traits import Trait, ops_with
 
 _SIZES = {"stablehlo.slice": "limit_indices", "stablehlo.dynamic_slice": "slice_sizes"}
 """Attributes that hold the size of every dimension, of operations that read all of a dimension of rows."""
-_ONLY_TYPES = frozenset(("stablehlo.concatenate", "stablehlo.pad", "stablehlo.reverse", REDUCE))
+_ONLY_TYPES = ops_with(Trait.STRIDED) | {"stablehlo.concatenate", REDUCE}
 """Operations that have an SPMD lowering, of which nothing but types changes along dimensions that they do not cut."""
 _SUMMING = frozenset((DOT, REDUCE))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, reduce
 
 from meshbridge.collectives.rewriter import in_size
-from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllToAllOp, CollectiveOpView, ReduceScatterOp
+from meshbridge.dialect.ops import AllGatherOp, AllToAllOp, CollectiveOpView
 from meshbridge.ir.builder import Builder, shape_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.exchange import COMBINERS
@@ -16,11 +16,12 @@ from meshbridge.ir.mlir import ancestor_in, ir
 from meshbridge.ir.uses import defining_op
 from meshbridge.ops.einsum import DOT, Division, is_piece
 from meshbridge.ops.rule import Interface, signature
+from meshbridge.ops.traits import Trait, ops_with
 from meshbridge.overlap.chunking.axis import Carried, Rows, carry, on_piece
 
 OPENING = frozenset((AllGatherOp.OPERATION_NAME, AllToAllOp.OPERATION_NAME))
 """Collectives that products wait for."""
-_CLOSING = frozenset((AllReduceOp.OPERATION_NAME, AllToAllOp.OPERATION_NAME, ReduceScatterOp.OPERATION_NAME))
+_CLOSING = (ops_with(Trait.REDUCING) & ops_with(Trait.GROUPED, dialect="mesh")) | {AllToAllOp.OPERATION_NAME}
 """Collectives that wait for products. Rows end behind those that are not small."""
 _SMALL = 8
 """How many times fewer bytes than the smallest collective that a segment begins with small ones have, as those of statistics."""

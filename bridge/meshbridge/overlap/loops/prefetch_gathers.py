@@ -9,7 +9,6 @@ from typing import ClassVar
 
 from meshbridge.analysis.trip_count import Counting
 from meshbridge.collectives.hoist_collectives import LOCAL, carried_unchanged
-from meshbridge.dialect.ops import OPERATION_NAMES
 from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, find, ir
@@ -74,7 +73,7 @@ class PrefetchGathers(Pass):
             return any(loops)
 
 
-_GATHERING = (ops_with(Trait.COLLECTIVE) & OPERATION_NAMES) - ops_with(Trait.REDUCING, Trait.ROOTED)
+_GATHERING = ops_with(Trait.COLLECTIVE, dialect="mesh") - ops_with(Trait.REDUCING, Trait.ROOTED)
 """Collectives that move shards of one value."""
 
 

@@ -8,13 +8,14 @@ from functools import cached_property
 
 from meshbridge.collectives.rewriter import piece_dims
 from meshbridge.cost.divided import OverlapCosts
-from meshbridge.dialect.ops import AllGatherOp, AllToAllOp, PermuteOp, ShiftOp
+from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import find, in_program_order, ir
 from meshbridge.ir.sharding import DYNAMIC
 from meshbridge.ops.einsum import DOT, Division, Einsum, is_piece
+from meshbridge.ops.traits import Trait, ops_with
 
-_MOVING = (AllGatherOp.OPERATION_NAME, AllToAllOp.OPERATION_NAME, PermuteOp.OPERATION_NAME, ShiftOp.OPERATION_NAME)
+_MOVING = ops_with(Trait.COLLECTIVE, dialect="mesh") - ops_with(Trait.REDUCING, Trait.ROOTED)
 """Collectives that move shards of one value, those of each slice of it alike."""
 
 

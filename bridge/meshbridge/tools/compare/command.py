@@ -20,6 +20,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, OpError, ir, walk_all
 from meshbridge.machines.machine import OptionValue
 from meshbridge.machines.target import Target, check_devices
+from meshbridge.ops.traits import Trait, has
 from meshbridge.read import formats
 from meshbridge.read.formats import Program
 from meshbridge.read.import_shardings import ImportShardings
@@ -41,7 +42,6 @@ LEADERS = ("xla-shardy", "xla-gspmd")
 
 DEFAULT_OPTIONS = CompilerOptions()
 
-_ANNOTATIONS = frozenset({"mesh.mesh", "mesh.sharding", "mesh.shard"})
 """Mesh operations of a program that is not partitioned."""
 
 
@@ -243,7 +243,7 @@ def _refuse_partitioned(module: ir.Module) -> None:
     if is_partitioned(module):
         raise MeshError("<module>: error: the program is partitioned already, there is nothing to compare")
     for op in walk_all(module):
-        if op.name.startswith("mesh.") and op.name not in _ANNOTATIONS:
+        if op.name.startswith("mesh.") and not has(op.name, Trait.ANNOTATION):
             raise OpError(op, "belongs to one device's program, which is partitioned already: there is nothing to compare")
 
 
