@@ -20,6 +20,7 @@ import numpy as np
 
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.mlir import COMPARISONS, comparison_direction, ir
+from meshbridge.ir.registry import Registry
 from meshbridge.ir.uses import defining_op
 
 
@@ -118,7 +119,11 @@ class _Walk:
 
 _Look = Callable[[ir.Value], Known]
 
+_RULES: Registry[str, Callable[[ir.Operation, ir.Value, _Look], Known]] = Registry("known value")
+"""By op, what is known of its result."""
 
+
+@_RULES.register("stablehlo.constant", "arith.constant")
 def _literal(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
     """A table of integers that counts along its one dimension is an iota."""
     held = op.attributes["value"]
@@ -136,10 +141,13 @@ def _literal(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
     return Constant(elements) if elements.size <= _LARGEST else None
 
 
+@_RULES.register("stablehlo.iota")
 def _iota(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
+    """Where its numbers are those of the type."""
     return _fitting(Iota(ir.IntegerAttr(op.attributes["iota_dimension"]).value), value)
 
 
+@_RULES.register("stablehlo.convert")
 def _convert(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
     """Integers of another width, where they fit."""
     found, element = look(op.operands[0]), _element(value)
@@ -150,6 +158,7 @@ def _convert(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
     return _fitting(found, value)
 
 
+@_RULES.register("stablehlo.reshape")
 def _reshape(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
     """An iota keeps its dimension where only dimensions of size 1 come and go."""
     found = look(op.operands[0])
@@ -164,7 +173,9 @@ def _reshape(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
     return Iota(larger[1][larger[0].index(found.dim)], found.start, found.step)
 
 
+@_RULES.register("stablehlo.broadcast_in_dim")
 def _broadcast(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
+    """An iota counts along the same dimension, unless that is repeated."""
     found, dims = look(op.operands[0]), integers(op.attributes["broadcast_dimensions"])
     if isinstance(found, Iota):
         kept = _shape(op.operands[0])[found.dim] == _shape(value)[dims[found.dim]]
@@ -172,7 +183,9 @@ def _broadcast(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
     return found if isinstance(found, Splat) else None
 
 
+@_RULES.register("stablehlo.slice")
 def _slice(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
+    """The same numbers from another start on, in larger steps."""
     found, names = look(op.operands[0]), ("start_indices", "limit_indices", "strides")
     cuts = [slice(*ends) for ends in zip(*(integers(op.attributes[name]) for name in names), strict=True)]
     if isinstance(found, Iota):
@@ -181,7 +194,9 @@ def _slice(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
     return Constant(found.elements[tuple(cuts)]) if isinstance(found, Constant) else found
 
 
+@_RULES.register("stablehlo.concatenate")
 def _concatenate(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
+    """One number, or a table of those of all parts."""
     parts = [look(operand) for operand in op.operands]
     if isinstance(parts[0], Splat) and all(part == parts[0] for part in parts):
         return parts[0]
@@ -200,6 +215,7 @@ _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
 }
 
 
+@_RULES.register(*_ARITHMETIC)
 def _arithmetic(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
     """Integers that do not overflow: of two splats, or of an iota and a splat."""
     if not integer_bounds(_element(value)) or (left := look(op.operands[0])) is None or (right := look(op.operands[1])) is None:
@@ -215,6 +231,7 @@ def _arithmetic(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
     return _fitting(Iota(iota.dim, first, second - first), value)
 
 
+@_RULES.register("stablehlo.compare")
 def _compare(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
     """An order that holds between all elements, or between none: an iota is never less than 0."""
     left, right = (_range(look(operand), operand) for operand in op.operands)
@@ -225,11 +242,14 @@ def _compare(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
     return _splat(answers.pop(), value) if len(answers) == 1 else None
 
 
+@_RULES.register("stablehlo.select")
 def _select(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
+    """What is selected, if all elements are selected alike."""
     which = look(op.operands[0])
     return look(op.operands[1 if which.number else 2]) if isinstance(which, Splat) else None
 
 
+@_RULES.register("stablehlo.case", "stablehlo.if")
 def _branches(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
     """What all branches yield that may be taken."""
     number = ir.OpResult(value).result_number
@@ -239,27 +259,10 @@ def _branches(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
     return yielded[0] if all(each == yielded[0] for each in yielded) else None
 
 
+@_RULES.register("mesh.shard")
 def _same(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
+    """An annotation makes no difference."""
     return look(op.operands[0])
-
-
-_RULES: dict[str, Callable[[ir.Operation, ir.Value, _Look], Known]] = {
-    "stablehlo.constant": _literal,
-    "arith.constant": _literal,
-    "stablehlo.iota": _iota,
-    "stablehlo.convert": _convert,
-    "stablehlo.reshape": _reshape,
-    "stablehlo.broadcast_in_dim": _broadcast,
-    "stablehlo.slice": _slice,
-    "stablehlo.concatenate": _concatenate,
-    **dict.fromkeys(_ARITHMETIC, _arithmetic),
-    "stablehlo.compare": _compare,
-    "stablehlo.select": _select,
-    "stablehlo.case": _branches,
-    "stablehlo.if": _branches,
-    "mesh.shard": _same,
-}
-"""By op, what is known of its result. Annotations make no difference."""
 
 
 def _element(value: ir.Value) -> Any:

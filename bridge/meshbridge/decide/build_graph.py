@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from meshbridge.dialect.renumber import may_name_axes
 from meshbridge.dialect.signature import shape_of
 from meshbridge.ir.elements import type_bytes
 from meshbridge.ir.mlir import BARRIER, MANUAL, SHARDING_GROUP, OpError, has_no_regions, ir, source_location, walk
+from meshbridge.ir.registry import Registry
 from meshbridge.ir.sharding import Sharding, Split, even_split, is_even
 from meshbridge.ops.linear import ADD, UNARY, is_reshape, is_widening, writes_rows
 from meshbridge.ops.rule import Dims, Interface, Loop, ShardingRule, Signature, region_names
@@ -35,6 +36,11 @@ class BodyBoundary:
     arguments: tuple[Sharding | None, ...]
     results: tuple[Sharding | None, ...]
     manual: frozenset[int]
+
+
+_Handler = Callable[["GraphBuilder", ir.Operation, int, tuple[int, ...]], None]
+_HANDLERS: Registry[str, _Handler] = Registry("handler of the graph")
+"""Ops that are no nodes of their own kind, and what adds them to the graph."""
 
 
 class GraphBuilder:
@@ -169,10 +175,14 @@ class GraphBuilder:
             nodes.append(Node(op, name, kind, operands, tuple(made), 0, manual, scope))
         return op
 
+    @_HANDLERS.register("mesh.sharding")
     def _sharding(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
+        """Notes the sharding for those that name it."""
         self._shardings[op.results[0]] = sharding_on(self.graph.mesh, op)
 
+    @_HANDLERS.register("mesh.shard")
     def _shard(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
+        """Describes the tensor as the user has annotated it."""
         (source, declared), result, said = op.operands, op.results[0], dict(op.attributes.items())
         sharding = self._shardings[declared]
         origin = self.tensor(source)
@@ -220,6 +230,7 @@ class GraphBuilder:
         )
         self._annotated[key] = self.graph.tensors[index]
 
+    @_HANDLERS.register("func.return")
     def _return(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Results are annotated by `mesh.shard`; without one they are sharded as defined."""
         if self._ends is not None:
@@ -256,6 +267,7 @@ class GraphBuilder:
                 shared = f"dimension {dim} of an argument or result, which has {size} elements"
                 raise OpError(op, f"lets {devices} devices (axes {names}) share {shared}", "split it along fewer axes")
 
+    @_HANDLERS.register("stablehlo.while")
     def _while(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Initial value, region arguments and result of a carried value share one tensor; the yield passes into it."""
         regions = [region.blocks[0] for region in op.regions]
@@ -282,6 +294,7 @@ class GraphBuilder:
             elif (row := self._row(yielded, *arguments)) is not None and is_splat(op.operands[index], 0):
                 self._stacked[carried[index]] = row, shape_of(yielded.type)[0]
 
+    @_HANDLERS.register(BARRIER)
     def _hand_on(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Each operand of an optimisation barrier is a result. It passes as it is stored: who recomputes a layer behind a barrier
         does not want what was gathered in front of it to stay."""
@@ -350,6 +363,7 @@ class GraphBuilder:
         if tensor >= 0:
             self.graph.describe(tensor, tied=True)
 
+    @_HANDLERS.register("stablehlo.case", "stablehlo.if")
     def _branches(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """`case` and `if`: every branch yields into the result's tensor."""
         results = [self.tensor(result) for result in op.results]
@@ -362,6 +376,7 @@ class GraphBuilder:
             for index, yielded in enumerate(terminator.operands):
                 self.identity(terminator, index, self.tensor(yielded), results[index], weight, inside)
 
+    @_HANDLERS.register(MANUAL)
     def _manual_computation(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """The region is local along its manual axes: inside, shapes are smaller and those axes are not to be had."""
         axes = frozenset(integers(op.attributes[MANUAL_AXES]))
@@ -388,6 +403,7 @@ class GraphBuilder:
                 raise OpError(op, "has an operand whose sharding along the manual axes is not annotated")
             self.graph.describe(tensor, region_axes=description.region_axes | axes)
 
+    @_HANDLERS.register(SHARDING_GROUP)
     def _group(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Values of one sharding group are sharded alike."""
         tensor = self.tensor(op.operands[0])
@@ -395,6 +411,7 @@ class GraphBuilder:
             self._members[tensor] = source_location(op)
             self._groups.setdefault(ir.IntegerAttr(op.attributes["group_id"]).value, []).append(tensor)
 
+    @_HANDLERS.register("sdy.propagation_barrier")
     def _barrier(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Splits pass a barrier in its allowed direction only."""
         allowed = str(op.attributes["allowed_direction"])
@@ -402,30 +419,14 @@ class GraphBuilder:
         source, target = self.tensor(op.operands[0]), self.tensor(op.results[0])
         self.identity(op, 0, source, target, weight, scope, forward=forward, backward=backward)
 
+    @_HANDLERS.register("sdy.data_flow_edge")
     def _edge(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """A data-flow edge is its operand."""
         self.graph.tensor_of[op.results[0]] = self.tensor(op.operands[0])
 
+    @_HANDLERS.register("stablehlo.return", "sdy.return", "mesh.get_sharding")
     def _nothing(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Terminators of regions, whose loop or branch has related what they yield, and statements about sharding alone."""
-
-
-_HANDLERS = {
-    "mesh.sharding": GraphBuilder._sharding,
-    "mesh.shard": GraphBuilder._shard,
-    "func.return": GraphBuilder._return,
-    "stablehlo.while": GraphBuilder._while,
-    "stablehlo.case": GraphBuilder._branches,
-    "stablehlo.if": GraphBuilder._branches,
-    "stablehlo.return": GraphBuilder._nothing,
-    "sdy.return": GraphBuilder._nothing,
-    MANUAL: GraphBuilder._manual_computation,
-    BARRIER: GraphBuilder._hand_on,
-    "mesh.get_sharding": GraphBuilder._nothing,
-    SHARDING_GROUP: GraphBuilder._group,
-    "sdy.propagation_barrier": GraphBuilder._barrier,
-    "sdy.data_flow_edge": GraphBuilder._edge,
-}
 
 
 def _used_once(value: ir.Value) -> bool:

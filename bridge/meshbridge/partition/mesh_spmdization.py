@@ -28,6 +28,7 @@ from meshbridge.dialect.ops import GATHERED, MANUAL_AXES, OPTION
 from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.mlir import BARRIER, COMPOSITE, MANUAL, OpError, function_type, ir, unwrap, walk, walk_all
 from meshbridge.ir.passes import Known, Pass, register
+from meshbridge.ir.registry import Registry
 from meshbridge.ir.sharding import Axes, Sharding, replicated
 from meshbridge.legalize.inline_calls import CALLEE, Inliner, callee
 from meshbridge.ops.composites import composite_body
@@ -128,6 +129,11 @@ def erase_unused(module: ir.Module, functions: set[str]) -> None:
 _CHOSEN = {GIVEN: "your program gives the option", ANNOTATED: "chosen here"}
 """Who has chosen, where that is not meshbridge for the reason of the decision. Annotations stand in ops of their own: what is
 left are results that the program leaves open."""
+
+
+_Handler = Callable[["_FunctionPartitioner", ir.Operation, OpDecision], None]
+_HANDLERS: Registry[str, _Handler] = Registry("handler of partitioning")
+"""Ops that are partitioned otherwise than by their loops."""
 
 
 class _FunctionPartitioner:
@@ -259,19 +265,23 @@ class _FunctionPartitioner:
         for use in uses:
             use.owner.operands[use.operand_number] = made
 
+    @_HANDLERS.register("mesh.get_sharding")
     def _name_sharding(self, op: ir.Operation, decision: OpDecision) -> None:
         """The sharding of a value, which after partitioning no annotation says any more."""
         sharding = self.at.held[op.operands[0]].sharding
         op.results[0].replace_all_uses_with(build.sharding(sharding, at=Builder.before(op)))
         op.erase()
 
+    @_HANDLERS.register("mesh.sharding")
     def _annotation(self, op: ir.Operation, decision: OpDecision) -> None:
         """A sharding is named by ops that are still to come."""
         self._annotations.append(op)
 
+    @_HANDLERS.register("func.return", "stablehlo.return", "sdy.return")
     def _terminator(self, op: ir.Operation, decision: OpDecision) -> None:
         """What a block yields is resharded as other operands are."""
 
+    @_HANDLERS.register("mesh.shard", *STATEMENTS)
     def _statement(self, op: ir.Operation, decision: OpDecision) -> None:
         """What speaks of sharding alone has been followed."""
         for result in op.results:
@@ -335,6 +345,7 @@ class _FunctionPartitioner:
                     found = True
         return found
 
+    @_HANDLERS.register("stablehlo.while")
     def _while(self, op: ir.Operation, decision: OpDecision) -> None:
         """Initial values, region arguments, yielded values and results of a loop are sharded alike."""
         for region, inner in zip(op.regions, decision.regions, strict=True):
@@ -353,10 +364,12 @@ class _FunctionPartitioner:
         self._ops(decisions.operations, decisions)
         self.at.leave_block()
 
+    @_HANDLERS.register(BARRIER)
     def _hand_on(self, op: ir.Operation, decision: OpDecision) -> None:
         """A barrier keeps values as they are."""
         self._define(op.results, tuple([self.at.sharding(operand) for operand in op.operands]))
 
+    @_HANDLERS.register("stablehlo.case", "stablehlo.if")
     def _branches(self, op: ir.Operation, decision: OpDecision) -> None:
         """Every branch yields what is decided of the result; the predicate is replicated."""
         predicate = op.operands[0]
@@ -369,6 +382,7 @@ class _FunctionPartitioner:
     def _at_edge(self, sharding: Sharding, shape: Sequence[int], manual: frozenset[int]) -> Sharding:
         return at_manual_edge(sharding, shape, self.at.mesh, manual)
 
+    @_HANDLERS.register(MANUAL)
     def _manual(self, op: ir.Operation, decision: OpDecision) -> None:
         """Replaces a manual computation by its body. It is local along the manual axes already, so what is left of a
         sharding inside are the other axes; the user's collectives in it stay as they are.
@@ -404,20 +418,3 @@ class _FunctionPartitioner:
                 self._borders.append(op_of(value))
             result.replace_all_uses_with(value)
         op.erase()
-
-
-_HANDLERS: dict[str, Callable[[_FunctionPartitioner, ir.Operation, OpDecision], None]] = {
-    "func.return": _FunctionPartitioner._terminator,
-    "stablehlo.return": _FunctionPartitioner._terminator,
-    "sdy.return": _FunctionPartitioner._terminator,
-    "stablehlo.while": _FunctionPartitioner._while,
-    "stablehlo.case": _FunctionPartitioner._branches,
-    "stablehlo.if": _FunctionPartitioner._branches,
-    MANUAL: _FunctionPartitioner._manual,
-    BARRIER: _FunctionPartitioner._hand_on,
-    "mesh.get_sharding": _FunctionPartitioner._name_sharding,
-    "mesh.shard": _FunctionPartitioner._statement,
-    "mesh.sharding": _FunctionPartitioner._annotation,
-    **dict.fromkeys(STATEMENTS, _FunctionPartitioner._statement),
-}
-"""Ops that are partitioned otherwise than by their loops."""
