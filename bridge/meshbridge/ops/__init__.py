@@ -1,4 +1,5 @@
-"""Ops by family, one module each: the sharding rule of an op beside its SPMD lowering. Importing this package registers all."""
+"""Ops by family, one module each: what an op is (`traits`) and its sharding rule, beside its SPMD lowering. Importing this
+package registers all."""
 
 from importlib import import_module
 

@@ -12,6 +12,7 @@ from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Axes
 from meshbridge.ops.rule import ShardingRule
+from meshbridge.ops.traits import linear_operands
 
 UNARY = frozenset(
     f"stablehlo.{name}" for name in ["negate", "transpose", "reshape", "slice", "reverse", "reduce", "real", "imag"]
@@ -30,15 +31,6 @@ WIDER = {"f16": ("f32", "f64"), "bf16": ("f32", "f64"), "f32": ("f64",)}
 
 LINEAR = UNARY | SCALE.keys() | ADD
 """Those that pass partial operands on wherever that sends no more."""
-
-_TERMWISE = {
-    f"stablehlo.{name}": operands
-    for name, operands in {
-        "broadcast_in_dim": (0,), "dynamic_slice": (0,), "dynamic_update_slice": (0, 1), "gather": (0,), "reduce_precision": (0,),
-        "select": (1, 2),
-    }.items()
-}  # fmt: skip
-"""Further ops by the operands in which they are linear together: their terms make the terms of the result."""
 
 
 def carried_axes(op: ir.Operation, rule: ShardingRule, partial: Sequence[Axes]) -> Axes:
@@ -65,13 +57,11 @@ def termwise_operands(op: ir.Operation) -> tuple[int, ...]:
 
     A conversion and `reduce_precision` round each term: that is what JAX's types say of them.
     """
-    if op.name in ADD or op.name == "stablehlo.concatenate":
-        return tuple(range(len(op.operands)))
     if op.name == "stablehlo.convert" and not _rounds_to_integers(op):
         return (0,)
-    if op.name == "stablehlo.pad" and is_splat(op.operands[1], 0):
-        return (0,)
-    return _TERMWISE.get(op.name, ())
+    if op.name == "stablehlo.pad":
+        return (0,) if is_splat(op.operands[1], 0) else ()
+    return (0,) if op.name == "stablehlo.reduce_precision" else linear_operands(op.name, len(op.operands))
 
 
 def _rounds_to_integers(op: ir.Operation) -> bool:
