@@ -43,6 +43,9 @@ ELEMENTWISE = ops_with(Trait.ELEMENTWISE) - ops_with(Trait.SCALAR_REGION)
 """Those that are nothing but their name and attributes, by which patterns write them for other sizes."""
 
 _PURE = ops_with(Trait.PURE)
+_DISPENSABLE = _PURE - CONSTANTS
+"""Constants that nothing uses stay: they take no time."""
+
 
 _SPREADING = frozenset((AllReduceOp.OPERATION_NAME, AllGatherOp.OPERATION_NAME))
 """Collectives that leave all devices of a group with the same."""
@@ -74,8 +77,7 @@ class MeshRewriter(Rewriter):
         super().__init__(module)
 
     def is_dispensable(self, name: str) -> bool:
-        """Unused constants stay: they take no time."""
-        return name in _PURE - CONSTANTS or (name.startswith("mesh.") and name not in ("mesh.send", "mesh.recv"))
+        return name in _DISPENSABLE or (name.startswith("mesh.") and name not in ("mesh.send", "mesh.recv"))
 
     def collective(self, value: ir.Value, kind: type[ViewT], user: ir.Operation) -> ViewT | None:
         """The collective of class `kind` that defines `value` in the block of `user`.

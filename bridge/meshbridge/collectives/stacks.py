@@ -28,6 +28,9 @@ from meshbridge.ir.mlir import ir
 from meshbridge.ir.uses import defining_name, defining_op
 from meshbridge.ops.linear import is_reshape, is_widening, writes_rows
 
+_COUNTING = ELEMENTWISE | CONSTANTS
+"""What indices are computed by."""
+
 
 @dataclass(frozen=True)
 class _Stack:
@@ -92,7 +95,7 @@ def _follows(index: ir.Value, counter: ir.Value) -> bool:
         value = waiting.pop()
         if value == counter:
             continue
-        if defining_name(value) not in ELEMENTWISE | CONSTANTS:
+        if defining_name(value) not in _COUNTING:
             return False
         waiting += op_of(value).operands
     return True

@@ -17,7 +17,8 @@ from meshbridge.ir.uses import is_argument
 from meshbridge.ops.traits import Trait, has, ops_with
 
 _CONTRACTIONS = ops_with(Trait.CONTRACTION)
-_FUSIBLE, _ALIASING = ops_with(Trait.FUSIBLE), ops_with(Trait.ALIASING)
+_FUSIBLE = ops_with(Trait.FUSIBLE)
+_VIEWS = ops_with(Trait.ALIASING) - {BARRIER}
 
 NO_KERNELS = ops_with(Trait.FUSIBLE, Trait.FREE, Trait.ALIASING)
 """What kernels of other ops compute on the way."""
@@ -40,6 +41,9 @@ _TURNING = frozenset({"stablehlo.reshape", "stablehlo.transpose"})
 
 _UPDATING = {"stablehlo.dynamic_update_slice": 1, "stablehlo.scatter": -1}
 """Write into their first operand, by the number of the operand that says how much."""
+
+_PARTLY = ops_with(Trait.SLICING) | _UPDATING.keys()
+"""Read a part of their first operand, or none of it."""
 
 
 Buffers = Mapping[ir.Value, float]
@@ -118,7 +122,7 @@ class Fusion:
         value = last = product
         while len(readers := self._readers.get(value, {})) == 1:
             (reader,) = readers
-            if reader.name not in _FUSIBLE and reader.name not in _ALIASING - {BARRIER}:
+            if reader.name not in _FUSIBLE and reader.name not in _VIEWS:
                 break
             value = reader.results[0]
             last = value if reader.name in _FUSIBLE else last
@@ -217,7 +221,7 @@ def _is_splat(value: ir.Value) -> bool:
 
 def _share(op: ir.Operation, number: int) -> float:
     """How large a part of its operand of that number `op` reads."""
-    if number or op.name not in ops_with(Trait.SLICING) | _UPDATING.keys():
+    if number or op.name not in _PARTLY:
         return 1.0
     return 0.0 if op.name in _UPDATING else min(1.0, tensor_bytes(op.results[0]) / max(tensor_bytes(op.operands[0]), 1.0))
 

@@ -13,7 +13,7 @@ from meshbridge.ir.uses import look_through
 from meshbridge.ops.einsum import DOT, Einsum
 from meshbridge.ops.linear import SCALE
 from meshbridge.ops.read_along import BROADCAST, REDUCE, read_by, varies
-from meshbridge.ops.traits import Trait, has, ops_with
+from meshbridge.ops.traits import Trait, has
 
 SELECT = "stablehlo.select"
 
@@ -119,7 +119,7 @@ def _linear(op: ir.Operation, side: int, dim: int) -> int | None:
     elif op.name == "stablehlo.convert":
         if not isinstance(element_of(op.results[0]), ir.FloatType):
             return None
-    elif op.name not in ops_with(Trait.SHAPING) | {"stablehlo.negate"} and side not in SCALE.get(op.name, ()):
+    elif not has(op.name, Trait.SHAPING) and op.name != "stablehlo.negate" and side not in SCALE.get(op.name, ()):
         return None
     return read_by(op, side, dim)
 

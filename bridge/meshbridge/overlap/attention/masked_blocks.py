@@ -16,7 +16,7 @@ from meshbridge.ir.mlir import comparison_direction, ir
 from meshbridge.ir.uses import is_argument, look_through
 from meshbridge.ops.einsum import DOT
 from meshbridge.ops.read_along import BROADCAST, read_along
-from meshbridge.ops.traits import Trait, ops_with
+from meshbridge.ops.traits import Trait, has, ops_with
 
 Numbers = Any
 """Arrays of integers, which broadcast against one another."""
@@ -24,7 +24,8 @@ Numbers = Any
 _IOTA = "stablehlo.iota"
 _SELECT = "stablehlo.select"
 _CONVERT = "stablehlo.convert"
-_PASSED = ops_with(Trait.SHAPING) | {_CONVERT}
+_MASKED = ops_with(Trait.SHAPING) | {_CONVERT, _SELECT}
+"""What stands between scores and what is masked of them."""
 
 _HIDDEN = -1e9
 """A score that is replaced by so little has no weight beside one that is not: exp(-1e9 - x) is 0 where x is a product."""
@@ -142,7 +143,7 @@ class BlockPositions:
         mask = ir.RankedTensorType(op.results[0].type).element_type == ir.IntegerType.get_signless(1)
         if op.name == "stablehlo.compare":
             compute: Callable[..., Range] | None = _COMPARED.get(comparison_direction(op))
-        elif op.name in ops_with(Trait.SHAPING):
+        elif has(op.name, Trait.SHAPING):
             compute = _COMPUTED[_CONVERT]
         else:
             compute = _OF_MASKS.get(op.name) if mask and op.name != _SELECT else _COMPUTED.get(op.name)
@@ -216,7 +217,7 @@ def _masks(scores: ir.Value, row: int | None, column: int | None) -> Iterator[_S
     while not is_argument(value):
         op = op_of(value)
         along = [_along(op, dim) for dim in (row, column)]
-        if any(each is None for each in along) or op.name not in _PASSED | {_SELECT}:
+        if any(each is None for each in along) or op.name not in _MASKED:
             break
         rows, columns = (each or () for each in along)
         side = 0

@@ -79,7 +79,7 @@ class OnlineSoftmax:
             op = producer(waiting.pop(), self.home)
             if op in largest:
                 return op
-            if op is not None and op.name in ops_with(Trait.ELEMENTWISE, Trait.SHAPING) | {BARRIER}:
+            if op is not None and (op.name in ops_with(Trait.ELEMENTWISE, Trait.SHAPING) or op.name == BARRIER):
                 waiting += op.operands
         return None
 

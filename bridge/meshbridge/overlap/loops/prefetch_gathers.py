@@ -76,6 +76,8 @@ class PrefetchGathers(Pass):
 _GATHERING = ops_with(Trait.COLLECTIVE, dialect="mesh") - ops_with(Trait.REDUCING, Trait.ROOTED)
 """Collectives that move shards of one value."""
 
+_MADE_AHEAD = LOCAL | _GATHERING
+
 
 @dataclass(frozen=True)
 class _Gathered:
@@ -134,7 +136,7 @@ def _first_read(loop: ir.Operation, counter: int) -> Iterable[_Gathered]:
             before = [value for value in sources if value in gathered]
             if op.name in CONTRACTIONS | REGION_OPS or not late.isdisjoint(sources):
                 late.add(result)
-            if op.name not in LOCAL | _GATHERING or not varying.isdisjoint(sources):
+            if op.name not in _MADE_AHEAD or not varying.isdisjoint(sources):
                 varying.add(result)
             elif not before and op.name in _GATHERING:
                 gathered[result] = tuple(sources)
@@ -171,7 +173,7 @@ def _pipeline(loop: _PipelinedLoop) -> None:
         end.operands[count + number] = value
     # What shards were computed and gathered by where they are gathered ahead.
     for operations in (last_trip, [view.operation for view in body.operations]):
-        erase_dead(op for op in operations if op.name in LOCAL | _GATHERING)
+        erase_dead(op for op in operations if op.name in _MADE_AHEAD)
 
 
 @dataclass

@@ -25,6 +25,9 @@ from meshbridge.machines.target import has_topology, of_machine
 from meshbridge.ops.composites import CONTRACTIONS
 from meshbridge.ops.traits import Trait, ops_with
 
+_FUSED = ops_with(Trait.FUSIBLE, Trait.ALIASING)
+"""What compilers may compute with a product."""
+
 
 @register
 @dataclass(frozen=True)
@@ -259,7 +262,7 @@ class _ScheduledBlock:
                 arranged[op.results[0]] = large[op]
             elif op.name == BARRIER:
                 arranged.update(zip(op.results, (arranged.get(value, 0) for value in op.operands), strict=True))
-            elif op.name in ops_with(Trait.FUSIBLE, Trait.ALIASING):
+            elif op.name in _FUSED:
                 arranged.update(dict.fromkeys(op.results, _union(arranged.get(value, 0) for value in op.operands)))
         gathers = _union(large[op] for op in self._early_gathers())
         exchanged = _union(large[op] for op in exchanges)
@@ -324,7 +327,7 @@ class _ScheduledBlock:
         computed = {product}
         while len(users := {use.owner.operation for use in value.uses}) == 1:
             (user,) = users
-            if user.name not in ops_with(Trait.FUSIBLE, Trait.ALIASING) - {BARRIER} or user.block != self.block:
+            if user.name == BARRIER or user.name not in _FUSED or user.block != self.block:
                 break
             others = (each for each in self._sources(user) if each not in computed)
             if any(self._done(each, self._ready) > self.runs[product].start for each in others):
