@@ -42,8 +42,11 @@ CONSTANTS = ops_with(Trait.CONSTANT)
 ELEMENTWISE = ops_with(Trait.ELEMENTWISE) - ops_with(Trait.SCALAR_REGION)
 """Those that are nothing but their name and attributes, by which patterns write them for other sizes."""
 
-_PURE = ops_with(Trait.PURE)
-_DISPENSABLE = _PURE - CONSTANTS
+_UNIFORM = ops_with(Trait.PURE) & ops_with(Trait.FUSIBLE, Trait.FREE, Trait.ALIASING)
+"""Operations whose result is the same on two devices if their operands are. Products, reductions and the like are so too, but
+are not looked through: plans would change, and nothing says by how much."""
+
+_DISPENSABLE = ops_with(Trait.PURE) - CONSTANTS
 """Constants that nothing uses stay: they take no time."""
 
 
@@ -111,7 +114,7 @@ class MeshRewriter(Rewriter):
             return () if is_replicated_argument(value, mesh, axes) else _carried(value, deep=deep)
         if numbers is not None and numbers.is_same(value, axes):
             return ()
-        if op.name in _PURE:
+        if op.name in _UNIFORM:
             return op.operands
         if deep and op.name == BARRIER:
             return (op.operands[ir.OpResult(value).result_number],)
@@ -127,7 +130,7 @@ class MeshRewriter(Rewriter):
     @staticmethod
     def can_be_uniform(name: str) -> bool:
         """Whether `is_uniform` may hold for what an operation of that name gives."""
-        return name in _PURE or name in _SPREADING
+        return name in _UNIFORM or name in _SPREADING
 
 
 def sharing_key(op: ir.Operation) -> tuple[object, ...]:
