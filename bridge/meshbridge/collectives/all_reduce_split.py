@@ -11,7 +11,6 @@ from meshbridge.collectives.all_reduce_reassociate import reassociate
 from meshbridge.collectives.mesh_simplifications import scatter, scattered, scatters
 from meshbridge.collectives.rewriter import ELEMENTWISE, MeshRewriter, PatternPass, on
 from meshbridge.dialect import build
-from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllSliceOp
 from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.builder import Builder
@@ -20,6 +19,7 @@ from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
 from meshbridge.ir.sharding import DYNAMIC
 from meshbridge.ir.uses import defining_op
+from meshbridge.ops.dimensions import operand_dims
 
 
 @register
@@ -73,13 +73,7 @@ _DEPTH = 8
 
 def _above(op: ir.Operation, dim: int) -> int | None:
     """The dimension of what `op` reads that its result has as `dim`; None where that is broadcast."""
-    if op.name == "stablehlo.transpose":
-        return integers(op.attributes["permutation"])[dim]
-    if op.name == "stablehlo.broadcast_in_dim":
-        along = integers(op.attributes["broadcast_dimensions"])
-        is_kept = dim in along and shape_of(op.operands[0].type)[along.index(dim)] == shape_of(op.results[0].type)[dim]
-        return along.index(dim) if is_kept else None
-    return dim
+    return next((number for number in operand_dims(op, dim) or () if number is not None), None)
 
 
 def _leads_to_reduction(value: ir.Value, dim: int, piece: AllSliceOp, rewriter: MeshRewriter, depth: int = _DEPTH) -> bool:

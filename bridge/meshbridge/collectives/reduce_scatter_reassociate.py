@@ -8,7 +8,6 @@ from typing import ClassVar
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.collectives import joins
 from meshbridge.collectives.rewriter import MeshRewriter, PatternPass, on, sharing_key
-from meshbridge.collectives.shard_steps import dim_behind
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import ReduceScatterOp
@@ -18,6 +17,7 @@ from meshbridge.ir.elements import neutral, resized, type_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
 from meshbridge.ir.sharding import DYNAMIC
+from meshbridge.ops.dimensions import result_dim_of_pieces
 from meshbridge.ops.reductions import body_kind
 
 
@@ -89,7 +89,9 @@ def reduce_first(op: ir.Operation, rewriter: MeshRewriter) -> bool:
             break
         if step.name not in _ARRANGING or DYNAMIC in (*shape_of(value.type), *shape_of(step.results[0].type)):
             return False
-        if (below := dim_behind(step, dims[-1], shape_of(value.type)[dims[-1]])) is None:  # every element of it is a shard
+        if (
+            below := result_dim_of_pieces(step, dims[-1], shape_of(value.type)[dims[-1]])
+        ) is None:  # every element of it is a shard
             return False
         dims.append(below)
         between.append(step)

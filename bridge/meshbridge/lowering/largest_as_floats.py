@@ -25,9 +25,9 @@ from meshbridge.ir.ordered import is_orderable
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import Axes
 from meshbridge.ir.uses import is_argument
+from meshbridge.ops.dimensions import REDUCE, RESHAPE, operand_dims, result_dim
 from meshbridge.ops.einsum import DOT
 from meshbridge.ops.elementwise import ELEMENTWISE
-from meshbridge.ops.read_along import REDUCE, RESHAPE, read_along, read_by
 from meshbridge.ops.reductions import body_kind
 from meshbridge.ops.traits import Trait, has, ops_with
 
@@ -179,7 +179,7 @@ def _sources(view: AllReduceOp) -> Iterator[tuple[ir.Value, _NanFacts]]:
         return
     op = op_of(view.input)
     if op.name == REDUCE and len(op.results) == 1 and body_kind(op) == view.reduction:
-        along = [read_along(op, dim) for dim in rows]
+        along = [operand_dims(op, dim) for dim in rows]
         source_rows = tuple(dims[0] for dims in along if dims is not None and dims[0] is not None)
         yield op.operands[0], _NanFacts(source_rows, where=frozenset(_long_dims(op.operands[0])) - set(source_rows), axes=axes)
 
@@ -227,10 +227,10 @@ def _transfer_operand(op: ir.Operation, number: int, facts: _NanFacts) -> _NanFa
             return None
     elif not (op.name in ELEMENTWISE or op.name in _VIEWS or op.name == DOT):
         return None
-    rows = [read_by(op, number, dim) for dim in facts.rows]
+    rows = [result_dim(op, number, dim) for dim in facts.rows]
     if None in rows:
         return None
-    places = [read_by(op, number, dim) for dim in facts.where or ()]
+    places = [result_dim(op, number, dim) for dim in facts.where or ()]
     # A sum or product drops the dimensions that it reduces; a reshape that merges a dimension loses its facts.
     lost = facts.where is None or (op.name == RESHAPE and None in places)
     where = None if lost else frozenset(place for place in places if place is not None)

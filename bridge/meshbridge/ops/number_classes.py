@@ -26,9 +26,9 @@ from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllSliceOp, AllToAl
 from meshbridge.ir.builder import element_of, op_of, shape_of
 from meshbridge.ir.mlir import COMPARISONS, comparison_direction, ir
 from meshbridge.ir.uses import defining_op, is_argument
+from meshbridge.ops.dimensions import BROADCAST, REDUCE, RESHAPE, SLICE, TRANSPOSE, operand_dims
 from meshbridge.ops.einsum import DOT
 from meshbridge.ops.linear import WIDER
-from meshbridge.ops.read_along import BROADCAST, REDUCE, RESHAPE, SLICE, TRANSPOSE, read_along
 from meshbridge.ops.reductions import body_kind
 
 Array = np.ndarray[Any, Any]
@@ -237,7 +237,7 @@ class _Reduction:
             op = op_of(value)
             shown = _shown(op, (*_VIEWS, _CONVERT, AllReduceOp.OPERATION_NAME))
             assert shown is not None
-            along = read_along(op, dim) if op.name in _VIEWS else (dim,)  # of a reduction over devices, a maximum, a conversion
+            along = operand_dims(op, dim) if op.name in _VIEWS else (dim,)  # of a reduction over devices, a maximum, a conversion
             value, dim = shown, along[0] if along else None
         return dim
 

@@ -6,7 +6,7 @@ func.func @uneven(%x: tensor<7x8xf32>) -> tensor<7x8xf32> {
   %from = mesh.sharding @m split_axes = [[0]] : !mesh.sharding
   %to = mesh.sharding @m split_axes = [[]] : !mesh.sharding
   %0 = mesh.shard %x to %from : tensor<7x8xf32>
-  // expected-error @+1 {{cannot be resharded: a dimension of size 7 does not divide by 2 beside sizes that are not known}}
+  // expected-error @+1 {{cannot be resharded: a dimension of size 7 does not divide by 2 beside unknown sizes}}
   %1 = mesh.shard %0 to %to annotate_for_users : tensor<7x8xf32>
   return %1 : tensor<7x8xf32>
 }

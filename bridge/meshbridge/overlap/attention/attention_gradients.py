@@ -13,8 +13,8 @@ from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, comparison_direction, find, in_program_order, ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.ir.uses import erase_dead, forward_slice
+from meshbridge.ops.dimensions import REDUCE, result_dim
 from meshbridge.ops.einsum import DOT
-from meshbridge.ops.read_along import REDUCE, read_by
 from meshbridge.overlap.attention.balanced_ring import ring_of as forward_ring_of
 from meshbridge.overlap.attention.block_trace import BlockTrace, BlockWriter, producer
 from meshbridge.overlap.attention.linear_reductions import LinearReduction, adds_up, sources_of
@@ -315,6 +315,6 @@ def _leaving(exponential: ir.Operation, keys: int) -> tuple[tuple[PartialGradien
                 partial[op] = PartialGradient(op, dim)
             elif op.name in (DOT, REDUCE) and adds_up(op, side, dim):
                 sums[op] = LinearReduction(op, side, dim, ())
-            elif (made := read_by(op, side, dim)) is not None:
+            elif (made := result_dim(op, side, dim)) is not None:
                 waiting.append((op.results[0], made))
     return tuple(partial.values()), tuple(sums.values())

@@ -10,9 +10,9 @@ from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.ir.builder import Builder, element_of, op_of, shape_of, tensor
 from meshbridge.ir.mlir import ir
+from meshbridge.ops.dimensions import REDUCE, RESHAPE, TRANSPOSE, operand_dims, result_dim
 from meshbridge.ops.einsum import DOT, Einsum
 from meshbridge.ops.linear import SCALE
-from meshbridge.ops.read_along import REDUCE, RESHAPE, TRANSPOSE, read_along, read_by
 from meshbridge.ops.reductions import is_sum
 from meshbridge.overlap.attention.attention_gradients import AttentionGradients, GradientRing, part_of, reached_from
 from meshbridge.overlap.attention.balanced_ring import causal_dims, of_result
@@ -87,7 +87,7 @@ def _queries(found: AttentionGradients, dim: int) -> GradientQueries | None:
                 if contraction is not None:
                     contractions[op] = contraction
             else:
-                along = read_by(op, side, row), read_by(op, side, key)
+                along = result_dim(op, side, row), result_dim(op, side, key)
                 if along[0] is not None and along[1] is not None:
                     waiting.append((op.results[0], along[0], along[1]))
     used = [_contracted(end.op.operands[0], end.keys, contractions, found.home) for end in found.ends.partial]
@@ -110,7 +110,7 @@ def _adds_over(op: ir.Operation, side: int, dim: int) -> bool:
 
 
 def _contraction(op: ir.Operation, side: int, row: int, key: int) -> _Contraction | None:
-    made = read_by(op, side, key)
+    made = result_dim(op, side, key)
     if made is None:
         return None
     if op.name == REDUCE:
@@ -129,7 +129,7 @@ def _contracted(
         return None
     if op in contractions:
         return [op] if contractions[op].key == dim else None
-    along = read_along(op, dim)
+    along = operand_dims(op, dim)
     if along is None:
         return None
     if op.name == _ADD:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.ir.builder import Builder, op_of, shape_of
 from meshbridge.ir.mlir import ir
+from meshbridge.ops.dimensions import result_dim
 from meshbridge.ops.einsum import DOT, Einsum
-from meshbridge.ops.read_along import read_by
 from meshbridge.overlap.attention.block_trace import Place
 from meshbridge.overlap.attention.linear_reductions import LinearReduction
 from meshbridge.overlap.attention.masked_blocks import hides_later_keys
@@ -60,7 +60,7 @@ def _queries(softmax: OnlineSoftmax, dim: int) -> Queries | None:
     for each in softmax.sums:
         row: int | None = dim
         for step in each.steps:
-            row = read_by(step.op, step.side, row) if row is not None else None
+            row = result_dim(step.op, step.side, row) if row is not None else None
             if row is not None:
                 dims[step.op.results[0]] = row
         made = None if row is None else of_result(each, row)

@@ -15,7 +15,7 @@ from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.uses import defining_op
-from meshbridge.ops.read_along import REDUCE, SLICE, read_along
+from meshbridge.ops.dimensions import REDUCE, SLICE, operand_dims
 
 _SLICED = ("start_indices", "limit_indices", "strides")
 
@@ -62,7 +62,7 @@ class BlockTrace:
         op = producer(value, self.home)
         if op is not None and self._moves(op, dim):
             return []
-        along = None if op is None or self._outlives(value) else read_along(op, dim)
+        along = None if op is None or self._outlives(value) else operand_dims(op, dim)
         if op is None or along is None:
             self.read.add(value)
             return []
@@ -128,7 +128,7 @@ class BlockWriter:
 
     def _make(self, value: ir.Value, dim: int) -> ir.Value:
         op = producer(value, self.home)
-        along = None if op is None else read_along(op, dim)
+        along = None if op is None else operand_dims(op, dim)
         if op is None or along is None:
             return self._cut(value, dim)
         shape = shape_of(value)

@@ -22,9 +22,9 @@ from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.ir.uses import forward_slice, is_argument
 from meshbridge.machines.machine import OptionSet
+from meshbridge.ops.dimensions import RESHAPE, TRANSPOSE, operand_dims, reshaped_dim, varies
 from meshbridge.ops.linear import SCALE
 from meshbridge.ops.number_classes import scales_exactly
-from meshbridge.ops.read_along import RESHAPE, TRANSPOSE, read_along, varies
 from meshbridge.ops.traits import Trait, ops_with
 from meshbridge.overlap.attention.block_trace import BlockWriter, Place, producer
 from meshbridge.overlap.attention.linear_reductions import LinearReduction, lifted, linear_reductions
@@ -230,7 +230,7 @@ def _dims_read(value: ir.Value, dim: int, source: ir.Value) -> set[int]:
         if value == source:
             found.add(dim)
         elif not is_argument(value):
-            along = read_along(op_of(value), dim) or ()
+            along = operand_dims(op_of(value), dim) or ()
             waiting += [(operand, each) for operand, each in zip(op_of(value).operands, along, strict=False) if each is not None]
     return found
 
@@ -305,12 +305,10 @@ def _scattered(views: Sequence[ir.Operation], dim: int, count: int) -> tuple[int
         if op.name == TRANSPOSE:
             dim = integers(op.attributes["permutation"])[dim]
         elif op.name == RESHAPE:
-            outer = prod(shape_of(op.results[0])[:dim])
-            shape = shape_of(op.operands[0])
-            found = [each for each, size in enumerate(shape) if prod(shape[:each]) == outer and size % count == 0]
-            if not found:
+            shown = reshaped_dim(shape_of(op.results[0]), shape_of(op.operands[0]), dim, count)
+            if shown is None:
                 return None
-            (dim,) = found[-1:]
+            dim = shown
         dims.append(dim)
     return tuple(reversed(dims))
 

@@ -10,9 +10,9 @@ from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import in_program_order, ir
 from meshbridge.ir.uses import look_through
+from meshbridge.ops.dimensions import BROADCAST, REDUCE, result_dim, varies
 from meshbridge.ops.einsum import DOT, Einsum
 from meshbridge.ops.linear import SCALE
-from meshbridge.ops.read_along import BROADCAST, REDUCE, read_by, varies
 from meshbridge.ops.traits import Trait, has
 
 SELECT = "stablehlo.select"
@@ -121,7 +121,7 @@ def _linear(op: ir.Operation, side: int, dim: int) -> int | None:
             return None
     elif not has(op.name, Trait.SHAPING) and op.name != "stablehlo.negate" and side not in SCALE.get(op.name, ()):
         return None
-    return read_by(op, side, dim)
+    return result_dim(op, side, dim)
 
 
 def lifted(emit: Builder, each: LinearReduction, first: int, value: ir.Value) -> ir.Value:

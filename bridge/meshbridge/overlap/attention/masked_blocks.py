@@ -14,8 +14,8 @@ from meshbridge.dialect.ops import AllSliceOp
 from meshbridge.ir.builder import op_of, shape_of
 from meshbridge.ir.mlir import comparison_direction, ir
 from meshbridge.ir.uses import is_argument, look_through
+from meshbridge.ops.dimensions import BROADCAST, operand_dims
 from meshbridge.ops.einsum import DOT
-from meshbridge.ops.read_along import BROADCAST, read_along
 from meshbridge.ops.traits import Trait, has, ops_with
 
 Numbers = Any
@@ -154,7 +154,7 @@ class BlockPositions:
 
 
 def _along(op: ir.Operation, dim: int | None) -> tuple[int | None, ...] | None:
-    return (None,) * len(op.operands) if dim is None else read_along(op, dim)
+    return (None,) * len(op.operands) if dim is None else operand_dims(op, dim)
 
 
 def _fits(found: Range, element: ir.IntegerType) -> bool:

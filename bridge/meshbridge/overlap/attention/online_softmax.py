@@ -16,7 +16,7 @@ from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, find, in_program_order, ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.ir.uses import erase_dead, forward_slice
-from meshbridge.ops.read_along import read_along, varies
+from meshbridge.ops.dimensions import operand_dims, varies
 from meshbridge.ops.traits import Trait, has, ops_with
 from meshbridge.overlap.attention.block_trace import BlockTrace, BlockWriter, producer
 from meshbridge.overlap.attention.linear_reductions import LinearReduction, PathOp, lifted, linear_reductions, reduces
@@ -383,7 +383,7 @@ def _beside(sums: Sequence[LinearReduction]) -> Iterator[tuple[ir.Value, int]]:
         if each.other is not None:
             yield each.other
         for step in each.steps:
-            along = read_along(step.op, step.made) or ()
+            along = operand_dims(step.op, step.made) or ()
             for side, (operand, dim) in enumerate(zip(step.op.operands, along, strict=True)):
                 if step.factor is None and side != step.side and dim is not None:
                     yield operand, dim

@@ -16,8 +16,8 @@ from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import Builder, element_of, op_of, shape_of, tensor
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.uses import defining_op
+from meshbridge.ops.dimensions import TRANSPOSE, varies
 from meshbridge.ops.einsum import DOT, Einsum
-from meshbridge.ops.read_along import TRANSPOSE, varies
 from meshbridge.overlap.attention.block_trace import BlockWriter
 from meshbridge.overlap.attention.linear_reductions import is_zero, reduces
 from meshbridge.overlap.attention.online_softmax import wider

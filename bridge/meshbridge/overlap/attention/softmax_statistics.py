@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from meshbridge.ir.mlir import in_program_order, ir
 from meshbridge.ir.uses import erase_dead
-from meshbridge.ops.read_along import REDUCE
+from meshbridge.ops.dimensions import REDUCE
 from meshbridge.overlap.attention.attention_gradients import AttentionGradients
 from meshbridge.overlap.attention.block_trace import BlockTrace
 from meshbridge.overlap.attention.linear_reductions import sources_of

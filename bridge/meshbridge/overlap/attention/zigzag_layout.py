@@ -17,7 +17,7 @@ from meshbridge.ir.groups import Groups
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Mesh
 from meshbridge.ir.uses import defining_name, is_argument
-from meshbridge.ops.read_along import read_along
+from meshbridge.ops.dimensions import operand_dims
 from meshbridge.ops.traits import Trait, ops_with
 from meshbridge.overlap.attention.block_trace import BlockWriter, Place, producer
 
@@ -55,8 +55,8 @@ class QueryRows:
             if column is None:
                 self.sources[value, row] = None
                 return True
-        along = None if op is None else read_along(op, row)
-        keys = None if op is None else (None,) * len(op.operands) if column is None else read_along(op, column)
+        along = None if op is None else operand_dims(op, row)
+        keys = None if op is None else (None,) * len(op.operands) if column is None else operand_dims(op, column)
         if op is None or along is None or keys is None:
             return False
         sides = zip(op.operands, along, keys, strict=bool(along) and bool(keys))

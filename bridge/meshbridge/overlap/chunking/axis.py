@@ -16,8 +16,8 @@ from meshbridge.dialect.ops import OPERATION_NAMES
 from meshbridge.ir.builder import Builder, element_of, shape_of
 from meshbridge.ir.elements import neutral, resized
 from meshbridge.ir.mlir import ir
+from meshbridge.ops.dimensions import REDUCE
 from meshbridge.ops.einsum import DOT
-from meshbridge.ops.read_along import REDUCE
 from meshbridge.ops.rule import Dims, Interface, ShardingRule
 from meshbridge.ops.spmd import SPMD_LOWERINGS
 from meshbridge.ops.traits import Trait, ops_with
