@@ -21,7 +21,7 @@ def reduce_what_differs(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     kind, mesh, value, element = view.reduction, rewriter.meshes[view.mesh], view.input, element_of(view.input)
     if kind not in (*IDEMPOTENT, "sum", "average") or (kind == "average" and is_integer(element)):
         return False
-    same = tuple(axis for axis in view.mesh_axes if rewriter.is_uniform(value, view.mesh, (axis,), deep=True))
+    same = tuple(axis for axis in view.mesh_axes if rewriter.is_replicated(value, view.mesh, (axis,), deep=True))
     different = [axis for axis in view.mesh_axes if axis not in same]
     count = mesh.group_size(same) if kind == "sum" else 1
     if not same or not _is_factor(count, element) or (different and isinstance(view, ReduceScatterOp)):

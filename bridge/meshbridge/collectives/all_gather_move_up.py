@@ -17,6 +17,7 @@ from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
 from meshbridge.ir.uses import defining_op
+from meshbridge.ops.replication import can_be_replicated
 
 
 @register
@@ -34,8 +35,8 @@ class AllGatherMoveUp(PatternPass):
     Output:  %1 = stablehlo.broadcast_in_dim %s, dims = [] : (tensor<f32>) -> tensor<4xf32>
 
     Such operations are elementwise ones of one operand and of others whose elements are all equal, `broadcast_in_dim`, and `pad`
-    along other dimensions. The second form needs `%s` to be the same on all devices of a group (`is_uniform`); else one element
-    of each device is gathered, and repeated afterwards.
+    along other dimensions. The second form needs `%s` to be replicated along the axes (`is_replicated`); else one element of each
+    device is gathered, and repeated afterwards.
     """
 
     name: ClassVar[str] = "all-gather-move-up"
@@ -75,7 +76,7 @@ class _Gather:
 def move_up(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """Moves the all-gather `op` above what computes its operand, if that makes it smaller."""
     producer = defining_op(op.operands[0])
-    if producer is not None and producer.name not in _MOVES and not rewriter.can_be_uniform(producer.name):
+    if producer is not None and producer.name not in _MOVES and not can_be_replicated(producer.name):
         return False
     gather = _Gather.of(op, rewriter)
     if not isinstance(op.operands[0].type, ir.RankedTensorType) or DYNAMIC in (gather.count, *gather.result.shape):
@@ -89,7 +90,7 @@ def move_up(op: ir.Operation, rewriter: MeshRewriter) -> bool:
 
 def _moved(gather: _Gather, rewriter: MeshRewriter) -> ir.Value | None:
     source = gather.op.operands[0]
-    if rewriter.is_uniform(source, gather.mesh.name, gather.axes):
+    if rewriter.is_replicated(source, gather.mesh.name, gather.axes):
         return _repeated(gather.emit, source, gather.dim, gather.count)
     producer = defining_op(source)
     if producer is None or producer.block != gather.op.block:
@@ -130,7 +131,7 @@ def _elementwise(op: ir.Operation, gather: _Gather, rewriter: MeshRewriter) -> i
 
 def _enlarged(value: ir.Value, gather: _Gather, rewriter: MeshRewriter) -> Callable[[Builder], ir.Value] | None:
     """How to make `value` for the gathered shape, if it is the same at every index along the gathered dimension."""
-    uniform = rewriter.is_uniform(value, gather.mesh.name, gather.axes)
+    uniform = rewriter.is_replicated(value, gather.mesh.name, gather.axes)
     return in_size(value, gather.dim, multiply=gather.count) if uniform else None
 
 
@@ -164,7 +165,7 @@ def _pad(op: ir.Operation, gather: _Gather, rewriter: MeshRewriter) -> ir.Value 
         op.results[0].type
     ):
         return None
-    if not rewriter.is_uniform(op.operands[1], gather.mesh.name, gather.axes):
+    if not rewriter.is_replicated(op.operands[1], gather.mesh.name, gather.axes):
         return None
     return gather.emit.again(op, gather.result, [gather.over(op.operands[0], gather.dim, rewriter), op.operands[1]])
 

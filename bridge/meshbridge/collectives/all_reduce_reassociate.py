@@ -88,10 +88,10 @@ def _passes_one(
     if op.name in _SCALING:
         scale = op.operands[1 - number]
         exact = op.name != "stablehlo.divide" or not is_integer(element)
-        return number in multilinear_operands(op.name) and exact and rewriter.is_uniform(scale, first.mesh, first.mesh_axes)
+        return number in multilinear_operands(op.name) and exact and rewriter.is_replicated(scale, first.mesh, first.mesh_axes)
     if op.name == "stablehlo.dot_general":
         smaller = type_bytes(op.results[0].type) <= type_bytes(first.input.type)
-        return smaller and rewriter.is_uniform(op.operands[1 - number], first.mesh, first.mesh_axes)
+        return smaller and rewriter.is_replicated(op.operands[1 - number], first.mesh, first.mesh_axes)
     return op.name in _LINEAR
 
 

@@ -118,7 +118,7 @@ def share_gather(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     alike = all(scatters(each, gather.mesh, gather.mesh_axes) for each in totals.values())
     alone = all(rewriter.uses(operands[number]) == 1 for number in totals)
     gathered = any(rewriter.uses(each.operation.results[0]) == 1 for each in gathers)
-    uniform = all(rewriter.is_uniform(value, gather.mesh, gather.mesh_axes) for value in others)
+    uniform = all(rewriter.is_replicated(value, gather.mesh, gather.mesh_axes) for value in others)
     static = DYNAMIC not in (*rewriter.meshes[gather.mesh].shape, *shape_of(op.results[0].type))
     if not (alike and alone and gathered and uniform and static):
         return False

@@ -46,7 +46,7 @@ def fold_gather(op: ir.Operation, rewriter: MeshRewriter) -> bool:
         return _reduce_whole(outer, scatter, rewriter)
     if (piece := rewriter.collective(outer.input, AllSliceOp, op)) is not None:
         same = (piece.mesh, piece.mesh_axes, piece.slice_axis) == (outer.mesh, outer.mesh_axes, outer.gather_axis)
-        if same and rewriter.is_uniform(piece.input, piece.mesh, piece.mesh_axes):
+        if same and rewriter.is_replicated(piece.input, piece.mesh, piece.mesh_axes):
             rewriter.replace(op, piece.input)
             return True
     return False
@@ -156,7 +156,7 @@ def drop_uniform(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     view = AllReduceOp(op)
     if view.reduction not in IDEMPOTENT or op.results[0].type != view.input.type:
         return False
-    if not rewriter.is_uniform(view.input, view.mesh, view.mesh_axes):
+    if not rewriter.is_replicated(view.input, view.mesh, view.mesh_axes):
         return False
     rewriter.replace(op, view.input)
     return True

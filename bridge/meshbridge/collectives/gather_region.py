@@ -135,7 +135,7 @@ class Region:
         gathers = [gather for value in operands if value not in self.dims and (gather := self._gather_of(value, op))]
         dims = {value: self.dims[value] for value in operands if value in self.dims}
         dims |= {gather.operation.results[0]: gather.gather_axis for gather in gathers}
-        if len(set(dims.values())) != 1 or not all(value in dims or self._is_uniform(value) for value in operands):
+        if len(set(dims.values())) != 1 or not all(value in dims or self._is_replicated(value) for value in operands):
             return []  # each device used its own with the gathered value, and would use it with its shard alone
         before = next(iter(dims.values()))
         behind = result_dim_of_pieces(op, before, self.count)
@@ -167,8 +167,8 @@ class Region:
         alike = gather is not None and (gather.mesh, gather.mesh_axes) == (self.mesh.name, self.axes)
         return gather if alike else None
 
-    def _is_uniform(self, value: ir.Value) -> bool:
-        return self.rewriter.is_uniform(value, self.mesh.name, self.axes)
+    def _is_replicated(self, value: ir.Value) -> bool:
+        return self.rewriter.is_replicated(value, self.mesh.name, self.axes)
 
     def _location(self, value: ir.Value) -> ir.Location:
         """Where what is gathered stands of which `value` is, or is computed."""

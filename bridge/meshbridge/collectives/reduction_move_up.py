@@ -126,7 +126,8 @@ def _scaled(
     """The reduction of what `scaling` scales, and its operands behind that; None where devices may scale by different factors."""
     for number in _SCALED[scaling.name]:
         factors = [value for other, value in enumerate(scaling.operands) if other != number]
-        makers = [_in_size_of_result(value, view) for value in factors if rewriter.is_uniform(value, view.mesh, view.mesh_axes)]
+        replicated = [value for value in factors if rewriter.is_replicated(value, view.mesh, view.mesh_axes)]
+        makers = [_in_size_of_result(value, view) for value in replicated]
         operands = [make(emit) for make in makers if make is not None]
         if len(operands) == len(factors):
             reduced = emit.again(view.operation, view.operation.results[0].type, [scaling.operands[number]])

@@ -6,33 +6,27 @@ both and moves a collective down.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import ClassVar, TypeVar
 
 from meshbridge.analysis.device_numbers import DeviceNumbers
 from meshbridge.analysis.known_values import Splat, known
-from meshbridge.analysis.trip_count import trip_count
-from meshbridge.dialect.attributes import axis_array, integers
+from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.dialect.ops import (
-    BOUNDARY_MESH,
-    BOUNDARY_PARTIAL,
-    BOUNDARY_SPLIT,
     OPERATION_NAMES,
-    AllGatherOp,
     AllReduceOp,
-    AllSliceOp,
     CollectiveOpView,
     MeshOpView,
 )
-from meshbridge.dialect.signature import shape_of
 from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.elements import resized
-from meshbridge.ir.mlir import BARRIER, find, ir, terminator
+from meshbridge.ir.mlir import find, ir
 from meshbridge.ir.passes import Pass
 from meshbridge.ir.rewrite import Pattern, Rewriter, rewriting
 from meshbridge.ir.sharding import Axes
 from meshbridge.ir.uses import defining_name, defining_op
+from meshbridge.ops import replication
 from meshbridge.ops.traits import Trait, ops_with
 
 ViewT = TypeVar("ViewT", bound=CollectiveOpView)
@@ -42,26 +36,8 @@ CONSTANTS = ops_with(Trait.CONSTANT)
 ELEMENTWISE = ops_with(Trait.ELEMENTWISE) - ops_with(Trait.SCALAR_REGION)
 """Those that are nothing but their name and attributes, by which patterns write them for other sizes."""
 
-_UNIFORM = ops_with(Trait.PURE) & ops_with(Trait.FUSIBLE, Trait.FREE, Trait.ALIASING)
-"""Operations whose result is the same on two devices if their operands are. Products, reductions and the like are so too, but
-are not looked through: plans would change, and nothing says by how much."""
-
 _DISPENSABLE = ops_with(Trait.PURE) - CONSTANTS
 """Constants that nothing uses stay: they take no time."""
-
-
-_SPREADING = frozenset((AllReduceOp.OPERATION_NAME, AllGatherOp.OPERATION_NAME))
-"""Collectives that leave all devices of a group with the same."""
-
-_COLLECTIVES = (ops_with(Trait.COLLECTIVE, dialect="mesh") - ops_with(Trait.ROOTED)) | {AllSliceOp.OPERATION_NAME}
-"""Those that, over other axes, give devices the same that hold the same."""
-
-_MOST = 32
-"""How many values `is_uniform` looks at: more would cost time in proportion to the size of what computes a value. Not
-measured."""
-
-_MOST_DEEP = 256
-"""The same where it goes on through loops: as much as the residual stream of many layers. Not measured."""
 
 
 class MeshRewriter(Rewriter):
@@ -90,47 +66,10 @@ class MeshRewriter(Rewriter):
         op = defining_op(value)
         return kind(op) if op is not None and op.name == kind.OPERATION_NAME and op.block == user.block else None
 
-    def is_uniform(self, value: ir.Value, mesh: str, axes: Axes, *, deep: bool = False) -> bool:
-        """Whether all devices of a group along `axes` surely hold the same: constants, what is reduced or gathered over them,
-        arguments that are not split along them, numbers of devices along other axes, what is computed from these alone, and what
-        loops carry of such. `deep` also looks through barriers, other collectives, results of loops, and tensors that iterations
-        change. Without it these count as different, since `delay-reductions` may reduce them after the loop."""
+    def is_replicated(self, value: ir.Value, mesh: str, axes: Axes, *, deep: bool = False) -> bool:
+        """`replication.is_replicated` in this module."""
         numbers = DeviceNumbers(self.meshes[mesh]) if self._asks_for_number else None
-        seen, waiting = {value}, [value]
-        while waiting:
-            needed = self._same_if(waiting.pop(), mesh, axes, numbers, deep=deep)
-            if needed is None or len(seen) > (_MOST_DEEP if deep else _MOST):
-                return False
-            waiting.extend(new := set(needed) - seen)
-            seen |= new
-        return True
-
-    def _same_if(
-        self, value: ir.Value, mesh: str, axes: Axes, numbers: DeviceNumbers | None, *, deep: bool
-    ) -> Iterable[ir.Value] | None:
-        """What all devices of a group must hold the same of if they are to hold the same `value`; None where nothing says so."""
-        op = defining_op(value)
-        if op is None:
-            return () if is_replicated_argument(value, mesh, axes) else _carried(value, deep=deep)
-        if numbers is not None and numbers.is_same(value, axes):
-            return ()
-        if op.name in _UNIFORM:
-            return op.operands
-        if deep and op.name == BARRIER:
-            return (op.operands[ir.OpResult(value).result_number],)
-        if deep and op.name == "stablehlo.while" and trip_count(op) is not None:
-            return _through_loop(op, ir.OpResult(value).result_number)
-        if op.name not in (_COLLECTIVES if deep else _SPREADING) or (collective := CollectiveOpView(op)).mesh != mesh:
-            return None
-        over = set(collective.mesh_axes)
-        if over.isdisjoint(axes):
-            return op.operands
-        return () if op.name in _SPREADING and over.issuperset(axes) else None
-
-    @staticmethod
-    def can_be_uniform(name: str) -> bool:
-        """Whether `is_uniform` may hold for what an operation of that name gives."""
-        return name in _UNIFORM or name in _SPREADING
+        return replication.is_replicated(value, mesh, axes, numbers=numbers, deep=deep)
 
 
 def sharing_key(op: ir.Operation) -> tuple[object, ...]:
@@ -166,42 +105,6 @@ def in_size(value: ir.Value, dim: int, *, multiply: int = 1, divide: int = 1) ->
     dims, shape = integers(op.attributes["broadcast_dimensions"]), ir.RankedTensorType(op.operands[0].type).shape
     varies = dim in dims and shape[dims.index(dim)] != 1
     return None if varies else lambda emit: emit.again(op, type_, list(op.operands))
-
-
-def is_replicated_argument(value: ir.Value, mesh: str, axes: Axes) -> bool:
-    """Whether `value` is a function's argument that its `meshbridge` attributes say is the same along `axes`."""
-    block = value.owner
-    assert isinstance(block, ir.Block)
-    function = block.owner.operation
-    if function.name != "func.func" or "arg_attrs" not in function.attributes:
-        return False
-    attrs = ir.DictAttr(ir.ArrayAttr(function.attributes["arg_attrs"])[ir.BlockArgument(value).arg_number])
-    if BOUNDARY_MESH not in attrs or ir.FlatSymbolRefAttr(attrs[BOUNDARY_MESH]).value != mesh:
-        return False
-    terms = integers(attrs[BOUNDARY_PARTIAL]) if BOUNDARY_PARTIAL in attrs else ()
-    return not any(set(axes) & set(along) for along in (terms, *axis_array(attrs[BOUNDARY_SPLIT])))
-
-
-def _carried(value: ir.Value, *, deep: bool) -> tuple[ir.Value, ...] | None:
-    """What must be the same on all devices for `value` to be that, which the body of a loop is given: what the loop starts with,
-    if each trip hands that on, or for a scalar, as a counter, or if `deep`, also what it hands on. None for any other argument of
-    a block."""
-    block, number = value.owner, ir.BlockArgument(value).arg_number
-    assert isinstance(block, ir.Block)
-    loop = block.owner.operation
-    if loop.name != "stablehlo.while" or block != loop.regions[1].blocks[0]:
-        return None
-    start, handed_on = _through_loop(loop, number)
-    if handed_on == value:
-        return (start,)
-    return (start, handed_on) if deep or not shape_of(value.type) else None
-
-
-def _through_loop(loop: ir.Operation, number: int) -> tuple[ir.Value, ir.Value]:
-    """What a loop carries at that number: what it starts with, and what each trip hands on."""
-    last = terminator(loop.regions[1].blocks[0])
-    assert last is not None
-    return loop.operands[number], last.operands[number]
 
 
 MeshPattern = Pattern[MeshRewriter]

@@ -110,7 +110,7 @@ class _Update:
         gather = AllGatherOp(self.gather)
         if (sliced := self._slice(value)) is not None:
             return lambda emit: sliced
-        if not self.rewriter.is_uniform(value, gather.mesh, gather.mesh_axes):
+        if not self.rewriter.is_replicated(value, gather.mesh, gather.mesh_axes):
             return None
         return in_size(value, gather.gather_axis, multiply=self.count)
 
@@ -121,7 +121,8 @@ class _Update:
             return None
         view = AllSliceOp(made)
         alike = (view.mesh, view.mesh_axes, view.slice_axis) == (gather.mesh, gather.mesh_axes, gather.gather_axis)
-        return made.operands[0] if alike and self.rewriter.is_uniform(made.operands[0], gather.mesh, gather.mesh_axes) else None
+        is_replicated = alike and self.rewriter.is_replicated(made.operands[0], gather.mesh, gather.mesh_axes)
+        return made.operands[0] if is_replicated else None
 
     def rewrite(self) -> None:
         """Computes the whole in front of the gather, and drops that."""

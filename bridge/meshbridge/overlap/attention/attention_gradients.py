@@ -18,9 +18,8 @@ from meshbridge.ops.einsum import DOT
 from meshbridge.overlap.attention.balanced_ring import ring_of as forward_ring_of
 from meshbridge.overlap.attention.block_trace import BlockTrace, BlockWriter, producer
 from meshbridge.overlap.attention.linear_reductions import LinearReduction, adds_up, sources_of
-from meshbridge.overlap.attention.online_softmax import EXP, gathered_along, wide, wider
+from meshbridge.overlap.attention.online_softmax import EXP, computes_parts, gathered_along, wide, wider
 from meshbridge.overlap.attention.rematerialized_forward import RematerializedForward
-from meshbridge.overlap.attention.replication import differs
 
 _ADDING = (ReduceScatterOp.OPERATION_NAME, AllReduceOp.OPERATION_NAME)
 
@@ -113,7 +112,7 @@ class AttentionGradients:
             return
         apart = RematerializedForward.of(self.exponential, self.keys, sums)
         found = apart.softmax(self.exponential, self.keys, self.mesh)
-        if found is not None and differs(found):
+        if found is not None and computes_parts(found):
             found.rewrite(forward_ring_of(found, balance=balance))
         else:
             apart.undo()

@@ -17,6 +17,7 @@ from meshbridge.ir.mlir import BARRIER, find, in_program_order, ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.ir.uses import erase_dead, forward_slice
 from meshbridge.ops.dimensions import operand_dims, varies
+from meshbridge.ops.replication import is_divided
 from meshbridge.ops.traits import Trait, has, ops_with
 from meshbridge.overlap.attention.block_trace import BlockTrace, BlockWriter, producer
 from meshbridge.overlap.attention.linear_reductions import LinearReduction, PathOp, lifted, linear_reductions, reduces
@@ -408,3 +409,9 @@ def maxima_over_keys(reached: BlockTrace) -> tuple[tuple[ir.Operation, int], ...
             if use.operand_number == 0 and reduces(reader, dim, "stablehlo.maximum") and reader.block == reached.home:
                 found[reader] = dim
     return tuple(found.items())
+
+
+def computes_parts(softmax: OnlineSoftmax) -> bool:
+    """True if devices along the axis compute different sums. Sums that all devices compute must stay equal on all of them, which
+    rings do not guarantee: each adds up in another order."""
+    return is_divided(softmax.scores, softmax.mesh.name, softmax.axis)

@@ -18,8 +18,7 @@ from meshbridge.machines.target import has_topology, of_machine
 from meshbridge.overlap.attention.attention_gradients import AttentionGradients, attention_gradients
 from meshbridge.overlap.attention.balanced_gradients import causal_gradients, gradient_ring_of
 from meshbridge.overlap.attention.balanced_ring import causal_queries, ring_of
-from meshbridge.overlap.attention.online_softmax import OnlineSoftmax, online_softmaxes
-from meshbridge.overlap.attention.replication import differs
+from meshbridge.overlap.attention.online_softmax import OnlineSoftmax, computes_parts, online_softmaxes
 from meshbridge.overlap.attention.softmax_statistics import reuse_softmax_statistics
 from meshbridge.read.formats import copy_module, replace_content
 
@@ -100,7 +99,7 @@ class RingAttention(Pass):
         return [*attention_gradients(module, self.steps)]
 
     def _forward(self, module: ir.Module) -> list[_Part]:
-        return [each for each in online_softmaxes(module, self.steps) if differs(each)]
+        return [each for each in online_softmaxes(module, self.steps) if computes_parts(each)]
 
     def _take_what_pays(self, module: ir.Module, part: Callable[[ir.Module], list[_Part]]) -> bool:
         """Makes rings of those kinds, layers that look alike together, that make the step shorter, or memory less where it is

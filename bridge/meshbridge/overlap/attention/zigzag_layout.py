@@ -8,20 +8,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from meshbridge.collectives.rewriter import is_replicated_argument
 from meshbridge.dialect import build
-from meshbridge.dialect.ops import OPERATION_NAMES, AllGatherOp, AllReduceOp, AllSliceOp, CollectiveOpView
+from meshbridge.dialect.ops import AllSliceOp
 from meshbridge.ir.builder import Builder, element_of, shape_of
 from meshbridge.ir.digits import axis_digits
 from meshbridge.ir.groups import Groups
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Mesh
-from meshbridge.ir.uses import defining_name, is_argument
+from meshbridge.ir.uses import defining_name
 from meshbridge.ops.dimensions import operand_dims
+from meshbridge.ops.replication import is_replicated_within
 from meshbridge.ops.traits import Trait, ops_with
 from meshbridge.overlap.attention.block_trace import BlockWriter, Place, producer
 
-_OF_DEVICES = ("stablehlo.partition_id", "stablehlo.replica_id")
 _POSITIONAL = ops_with(Trait.ELEMENTWISE, Trait.SHAPING, Trait.CONSTANT) | {"stablehlo.iota"}
 """What positions are computed by."""
 
@@ -64,29 +63,7 @@ class QueryRows:
 
     def _shares(self, value: ir.Value) -> bool:
         """Whether any device can compute `value`, which has nothing for each query, as another one has it."""
-        return _is_positional(value, self.home, self.axis) or self._is_alike(value)
-
-    def _is_alike(self, value: ir.Value) -> bool:
-        """Whether all devices surely have the same."""
-        waiting, seen = [value], set[ir.Value]()
-        while waiting:
-            value = waiting.pop()
-            op = producer(value, self.home)
-            if value in seen or (op is not None and self._spreads(op)):
-                continue
-            seen.add(value)
-            if op is None and not (is_argument(value) and is_replicated_argument(value, self.mesh, (self.axis,))):
-                return False
-            if op is not None and (op.name in OPERATION_NAMES or "replica_groups" in op.attributes or op.name in _OF_DEVICES):
-                return False
-            waiting += op.operands if op is not None else ()
-        return True
-
-    def _spreads(self, op: ir.Operation) -> bool:
-        if op.name not in (AllGatherOp.OPERATION_NAME, AllReduceOp.OPERATION_NAME):
-            return False
-        view = CollectiveOpView(op)
-        return view.mesh == self.mesh and self.axis in view.mesh_axes
+        return _is_positional(value, self.home, self.axis) or is_replicated_within(value, self.home, self.mesh, self.axis)
 
 
 def _is_positional(value: ir.Value, home: ir.Block, axis: int) -> bool:
