@@ -1,1 +1,1 @@
-"""Partitioned programs written as source code: `python/` writes them as Python, below `jax.shard_map`."""
+"""Writes partitioned programs as source code: `emit/python/` as Python, below `jax.shard_map`."""
