@@ -18,6 +18,7 @@ from meshbridge.ir.mlir import ir
 from meshbridge.read import formats
 from meshbridge.read.formats import Format
 from tests.house import BRIDGE, CONVERTERS, LAYERS, ROOT, TESTS, imports, imports_by_line
+from tests.house_figures import op_tables
 
 
 def test_imports_go_down() -> None:
@@ -33,6 +34,23 @@ def test_imports_go_down() -> None:
             if first == "meshbridge" and other != own and height[other] >= height[own]:
                 upwards.append(f"{path.relative_to(BRIDGE)} imports {name}")
     assert not upwards
+
+
+TABLES = {
+    "analysis/device_numbers.py": "what ops compute, on the numbers of devices",
+    "analysis/known_values.py": "what ops compute, on integers",
+    "collectives/combine_collectives.py": "how collectives of a kind are laid out side by side",
+    "collectives/joins.py": "the reductions that ops of two operands commute with",
+    "ir/exchange.py": "stands below `ops`, where traits are",
+    "ir/mlir.py": "stands below `ops`, where traits are",
+    "legalize/inline_calls.py": "conditions under which annotations say nothing",
+    "overlap/attention/masked_blocks.py": "what ops compute, on intervals",
+}
+"""Files outside of `ops/` that have tables of op names, and what these say that is no trait."""
+
+
+def test_what_an_op_is_stands_in_ops() -> None:
+    assert {table.partition(":")[0] for table in op_tables()} == set(TABLES)
 
 
 def test_verify_shares_no_code_with_what_it_verifies() -> None:

@@ -13,6 +13,7 @@ from meshbridge.ir.locations import because, names_file, user_line, without_reas
 from meshbridge.ir.mlir import ir, title
 from meshbridge.ir.sharding import Axes, Mesh, Sharding
 from meshbridge.ir.uses import is_argument
+from meshbridge.ops.traits import Trait, has
 from meshbridge.text import spec_text
 
 _PARTIAL = {
@@ -26,8 +27,6 @@ _PARTIAL = {
     "composite": "reduces a split dimension, as its rule says,",
 }
 """What leaves the result of an operation partial."""
-
-_TERMINATORS = frozenset({"func.return", "stablehlo.return", "sdy.return"})
 
 OWN = "your program"
 """Who asked for a collective that the program has of its own."""
@@ -143,7 +142,7 @@ def _operand(op: ir.Operation, index: int | None) -> str:
         return f"a value used in {_call(op)}"
     if op.name == "func.return":
         return f"result {index} of the function"
-    if op.name in _TERMINATORS and op.parent is not None:
+    if has(op.name, Trait.TERMINATOR) and op.parent is not None:
         return f"value {index} that {_call(op.parent.operation)} yields"
     if op.name == "stablehlo.while":
         return f"initial value {index} of {_call(op)}"

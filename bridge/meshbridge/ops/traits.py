@@ -1,4 +1,5 @@
 """What an op is: traits by op name, declared beside the op's sharding rule, for whoever rewrites, prices or moves ops.
+
     has("stablehlo.tanh", Trait.ELEMENTWISE)      True
     ops_with(Trait.SHAPING)                       {"stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.transpose"}
     linear_operands("stablehlo.select")           (1, 2): select(p, a + b, c + d) = select(p, a, c) + select(p, b, d)
@@ -28,16 +29,16 @@ class Trait(Enum):
     MOVEMENT = "computes no elements: those of its result are its operands', or padding"
     SHAPING = "has the operand's elements in another shape: dimensions are permuted, merged, split or repeated"
     STRIDED = "reads each dimension of its first operand from a constant start on in constant steps, and padding outside"
-    SLICING = "reads no more of its first operand than its result holds"
+    SLICING = "reads a part of its first operand, no more of it than its result holds"
 
     LINEAR = "is linear in the operands of `linear_operands`, taken together"
     MULTILINEAR = "is linear in each operand of `multilinear_operands`, while the others stay as they are"
     ZERO_PRESERVING = "gives 0 where its first operand is 0, if the others are numbers other than 0"
-    NAN_PROPAGATING = "gives NaN, of floating-point operands, where an element of one is that it reads"
+    NAN_PROPAGATING = "gives NaN, of floating-point operands, where an element that it reads is NaN"
 
     FUSIBLE = "is computed on the way by a reader that is one of these"
     ALIASING = "gives the bytes of its operand under another name"
-    FREE = "takes no time, and no memory: whoever reads the result makes it"
+    FREE = "takes neither time nor memory: whoever reads the result makes it"
     EXPENSIVE = "takes too long, per element, for several readers to compute the same"
     IN_PLACE = "can write each result over the operand of the same number"
 
@@ -52,9 +53,9 @@ class Trait(Enum):
 
     ANNOTATION = "says something of the program, most often how to shard it, and computes nothing"
     FORWARDING = "gives its operands as they are"
-    __hash__ = object.__hash__  # a look-up costs no call of Python
-
     SIZED = "takes sizes as operands, and is another op where these are constants"
+
+    __hash__ = object.__hash__  # a look-up costs no call of Python
 
 
 _TRAITS: dict[str, frozenset[Trait]] = {}
