@@ -81,10 +81,11 @@ def test_what_propagates_nan_gives_nan() -> None:
     runs = []
     for sample in samples_of(Trait.NAN_PROPAGATING):
         for number, (_, dtype) in enumerate(sample.operands):
-            operands = drawn(sample)
-            if dtype in FLOATS:
-                operands[number] = np.full_like(operands[number], np.nan)
-                runs.append((sample, operands))
+            for other in (0, 1):  # 0 * NaN is NaN, but 1 to the power of NaN is none
+                operands = [np.full_like(each, other) for each in drawn(sample)]
+                if dtype in FLOATS:
+                    operands[number] = np.full_like(operands[number], np.nan)
+                    runs.append((sample, operands))
     assert {sample.op for sample, _ in runs} == ops_with(Trait.NAN_PROPAGATING)
     check(runs, lambda _, operands, results: all(bool(np.isnan(each.astype(np.complex64)).all()) for each in results))
 
