@@ -76,7 +76,7 @@ class Row:
     def seconds(self, efficiency: float) -> float:
         """Of the predicted step, if kernels reach that share of their peaks."""
         target = of_machine(self.machine)
-        machine = replace(target.machine, efficiency=efficiency, asynchronous=ASYNCHRONOUS)
+        machine = replace(target.machine, efficiency=efficiency, async_collectives=ASYNCHRONOUS)
         if self.network and machine.network is not None:
             machine = replace(machine, network=replace(machine.network, bandwidth=self.network, efficiency=1.0))
         return predict(self.module, replace(target, machine=machine)).seconds

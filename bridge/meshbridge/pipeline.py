@@ -96,8 +96,8 @@ class Options:
     a device of the machine has, which only warns where nothing fits; `none` for no limit."""
     collectives: Collectives = "on"
     inside: Inside = "open"
-    """With a topology of a device whose file has `opens`: whether values inside may be split along more axes than the constraints
-    on them name, where that makes the predicted step shorter. Arguments and results are split as is written."""
+    """With a topology of a device whose file has `refines_constraints`: whether values inside may be split along more axes than the
+    constraints on them name, where that makes the predicted step shorter. Arguments and results are split as is written."""
     replica_groups: Spelling = "auto"
     "How device groups are written: device numbers, mesh axes, or `auto`: mesh axes on more than `DENSE_DEVICES`."
     explain: bool = False
@@ -266,7 +266,7 @@ def _overlap(options: Options) -> tuple[Pass, ...]:
     attention = (ring,) if shifts(*under) else ()
     ahead: dict[str, tuple[Pass, ...]] = {
         "none": (),
-        "aside": (PrefetchGathers(again=True, largest=HIDDEN_ASIDE),),
+        "offloaded": (PrefetchGathers(again=True, largest=HIDDEN_ASIDE),),
         "all": (PrefetchGathers(),),
     }
     prefetch = ahead[prefetches(*under)]

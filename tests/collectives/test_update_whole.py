@@ -73,7 +73,7 @@ def exported(name: str, *, donated: bool = True, element: Any = jnp.float32) -> 
 def copying(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A v5e whose compiler copies whatever is gathered, however small."""
     path = tmp_path_factory.mktemp("machines") / "copying.toml"
-    path.write_text(re.sub("(?m)^copied_bytes = .*$", "copied_bytes = 0", V5E.read_text()))
+    path.write_text(re.sub("(?m)^aliased_gather_copy_bytes = .*$", "aliased_gather_copy_bytes = 0", V5E.read_text()))
     return str(path)
 
 

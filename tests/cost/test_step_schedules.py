@@ -160,7 +160,7 @@ def test_pieces_of_an_all_to_all_are_brought_in_order(split: int, concat: int, c
     module = read(body, f"%b: {TENSOR}", result)
     target = of_machine("v5p:2x2x2", compiler_options="best")
     step = predict(module, target)
-    assert step.compute_seconds == pytest.approx(copies * 2 * BYTES / target.machine.arranged)
+    assert step.compute_seconds == pytest.approx(copies * 2 * BYTES / target.machine.copy_bandwidth)
     assert step.exposed_seconds == pytest.approx(step.communication_seconds)
     assert predict(module, of_machine("h100:1x1x8")).compute_seconds == 0
 

@@ -32,9 +32,9 @@ reduction = 1
 source = "our own bench"
 launch = 1e-6
 efficiency = 0.8
-repeats = false
-combines = true
-asynchronous = ["all_gather"]
+duplicates_expensive_ops = false
+combines_collectives = true
+async_collectives = ["all_gather"]
 [compiler]
 name = "mine"
 platform_name = "CUDA"

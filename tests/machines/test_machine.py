@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,41 +47,49 @@ def test_a_device_of_one_s_own(tmp_path: Path) -> None:
         (
             '["all_gather"]',
             '["gather"]',
-            "step.asynchronous: expected some of all_gather, all_reduce, reduce_scatter, ",
+            "step.async_collectives: expected some of all_gather, all_reduce, reduce_scatter, ",
         ),
         ('["all_gather"]', "[1]", "collective_broadcast, collective_permute, found 1"),
         (
-            "combines = true",
-            'combines = true\nstaged = { all_to_all = "all" }',
-            "unknown key step.staged.all_to_all, expected all_gather, ",
+            "combines_collectives = true",
+            'combines_collectives = true\ntwo_stage = { all_to_all = "all" }',
+            "unknown key step.two_stage.all_to_all, expected all_gather, ",
         ),
         (
-            "combines = true",
-            'combines = true\nstaged = { all_gather = "some" }',
-            "step.staged: expected some of all, rings, square, found 'some'",
+            "combines_collectives = true",
+            'combines_collectives = true\ntwo_stage = { all_gather = "some" }',
+            "step.two_stage: expected some of all, rings, square, found 'some'",
         ),
         (
             "[compiler]",
-            '[step.best]\nasynchronous = ["permute"]\n[options.explicit]\nxla_a = 1\n[compiler]',
-            "step.best.asynchronous: expected some of all_gather, all_reduce, reduce_scatter, ",
+            '[step.best]\nasync_collectives = ["permute"]\n[options.explicit]\nxla_a = 1\n[compiler]',
+            "step.best.async_collectives: expected some of all_gather, all_reduce, reduce_scatter, ",
         ),
         (
             "[compiler]",
             "[step.best]\nlaunch = 1\n[compiler]",
-            "unknown key step.best.launch, expected asynchronous, prefetches, ",
+            "unknown key step.best.launch, expected async_collectives, collective_pipelining, ",
         ),
         (
-            "combines = true",
-            'combines = true\nprefetches = "some"',
-            "step.prefetches: expected one of none, aside, all, found 'some'",
+            "combines_collectives = true",
+            'combines_collectives = true\ncollective_pipelining = "some"',
+            "step.collective_pipelining: expected one of none, offloaded, all, found 'some'",
         ),
         (
             "[compiler]",
-            '[step.best]\nprefetches = "some"\n[options.explicit]\nxla_a = 1\n[compiler]',
-            "step.best.prefetches: expected one of none, aside, all, found 'some'",
+            '[step.best]\ncollective_pipelining = "some"\n[options.explicit]\nxla_a = 1\n[compiler]',
+            "step.best.collective_pipelining: expected one of none, offloaded, all, found 'some'",
         ),
-        ("[compiler]", '[step.best]\ndivides = "no"\n[compiler]', "step.best.divides: expected true or false, found 'no'"),
-        ("[compiler]", "[step.best]\ndivides = true\n[compiler]", "options.explicit is missing: step.best says what a step does"),
+        (
+            "[compiler]",
+            '[step.best]\ncollective_matmul = "no"\n[compiler]',
+            "step.best.collective_matmul: expected true or false, found 'no'",
+        ),
+        (
+            "[compiler]",
+            "[step.best]\ncollective_matmul = true\n[compiler]",
+            "options.explicit is missing: step.best says what a step does",
+        ),
         ("launch = 1e-6", "launch = -1", "step.launch: expected no negative number, found -1"),
         ("[step]", "[steps]", "step is missing"),
         ("[compiler]", "[network]\nspeed = 3\n[compiler]", "network.source is missing"),
@@ -100,16 +111,76 @@ def test_files_that_describe_no_device(before: str, after: str, message: str, tm
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("section", "before", "now"),
+    [
+        ("", 'kinds = ["Ours"]', "device_kinds"),
+        *(
+            ("step.", line, now)
+            for line, now in (
+                ("repeats = true", "duplicates_expensive_ops"),
+                ("combines = true", "combines_collectives"),
+                ('asynchronous = ["all_gather"]', "async_collectives"),
+                ('staged = { all_gather = "all" }', "two_stage"),
+                ('prefetches = "all"', "collective_pipelining"),
+                ("slices = true", "fuses_slices"),
+                ("divides = true", "collective_matmul"),
+                ("opens = true", "refines_constraints"),
+                ("arranged = 1e9", "copy_bandwidth"),
+                ("copied_bytes = 1e9", "aliased_gather_copy_bytes"),
+            )
+        ),
+        *(
+            ("step.best.", line, now)
+            for line, now in (
+                ('asynchronous = ["all_gather"]', "async_collectives"),
+                ('prefetches = "all"', "collective_pipelining"),
+                ("divides = true", "collective_matmul"),
+            )
+        ),
+    ],
+)
+def test_keys_of_earlier_releases_are_refused_by_name(section: str, before: str, now: str, tmp_path: Path) -> None:
+    """In a file that is of an earlier release as a whole, in which the keys of today are missing."""
+    path, key = tmp_path / "mine.toml", before.partition(" ")[0]
+    without = "".join(line for line in MINE.splitlines(keepends=True) if not line.startswith(now))
+    heading = {"": "[flops]", "step.": "[compiler]", "step.best.": "[compiler]"}[section]
+    line = f"[step.best]\n{before}" if section == "step.best." else before
+    path.write_text((MINE if section == "step.best." else without).replace(heading, f"{line}\n{heading}", 1))
+    with pytest.raises(MeshError) as caught:
+        machine.load(path)
+    assert str(caught.value) == f"{path}: error: {section}{key}: `{key}` is now `{now}`"
+
+
+def test_a_value_of_earlier_releases_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE.replace("[compiler]", 'collective_pipelining = "aside"\n[compiler]', 1))
+    with pytest.raises(MeshError, match=r"step\.collective_pipelining: `aside` is now `offloaded`"):
+        machine.load(path)
+
+
+def test_a_machine_reads_the_same_in_every_process() -> None:
+    """A plan that is kept for other processes is found by this text, which must not depend on how strings are hashed."""
+    script = "from meshbridge.machines.machine import named; print(named('v5p').under('best'))"
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", script], env={**os.environ, "PYTHONHASHSEED": seed}, check=True, capture_output=True, text=True
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(texts) == 1
+
+
 def test_a_device_under_its_best_options(tmp_path: Path) -> None:
     """What the file does not say of them is as by default."""
     path = tmp_path / "mine.toml"
-    best = '[step.best]\nasynchronous = ["all_reduce"]\nprefetches = "all"\n[options.explicit]\nxla_a = 1\n[compiler]'
+    best = '[step.best]\nasync_collectives = ["all_reduce"]\ncollective_pipelining = "all"\n[options.explicit]\nxla_a = 1\n[compiler]'
     path.write_text(MINE.replace("[compiler]", best, 1))
     found = target.of_machine(f"{path}:1x1x2").machine
     under = target.of_machine(f"{path}:1x1x2", compiler_options="best").machine
-    assert (found.asynchronous, found.prefetches, found.divides) == ({"all_gather"}, "none", False)
-    assert (under.asynchronous, under.prefetches, under.divides) == ({"all_reduce"}, "all", False)
-    assert replace(under, asynchronous=found.asynchronous, prefetches="none") == found
+    assert (found.async_collectives, found.collective_pipelining, found.collective_matmul) == (("all_gather",), "none", False)
+    assert (under.async_collectives, under.collective_pipelining, under.collective_matmul) == (("all_reduce",), "all", False)
+    assert replace(under, async_collectives=found.async_collectives, collective_pipelining="none") == found
     assert machine.named("v5p").under("default") == machine.named("v5p")
 
 

@@ -57,7 +57,7 @@ def test_digits_that_end_nowhere_near_are_not_divided() -> None:
 @settings(max_examples=settings.default.max_examples // 10, deadline=None)
 @given(data=st.data())
 def test_two_collectives_do_what_one_does(operation: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.mktemp("machine") / "staged.toml"
+    path = tmp_path_factory.mktemp("machine") / "two_stage.toml"
     at_once = (
         TEMPLATE.read_text().replace("devices_per_chip = 2", "devices_per_chip = 1").replace("launch = 1e-6", "launch = 1e-18")
     )

@@ -177,10 +177,10 @@ def test_an_exchange_costs_the_copies_beside_it(tmp_path: Path) -> None:
     """On a device that says how fast they are; gathers and reductions need none."""
     path = tmp_path / "mine.toml"
     text = (Path(machines.__file__).parent / "tpu" / "v5e.toml").read_text()
-    path.write_text("\n".join(line for line in text.splitlines() if not line.startswith("arranged")))
+    path.write_text("\n".join(line for line in text.splitlines() if not line.startswith("copy_bandwidth")))
     found = [objective(f"{name}:2x4", MESH).rates for name in ("v5e", path)]
     copying, free = (rates for rates in found if rates is not None)
     axes, link = frozenset(("model",)), machine.named("v5e").link
-    seconds = 2 / machine.named("v5e").arranged / (3 / 4)  # of 4 pieces 3 are received
+    seconds = 2 / machine.named("v5e").copy_bandwidth / (3 / 4)  # of 4 pieces 3 are received
     assert copying.exchanging(axes).bytes - free.exchanging(axes).bytes == pytest.approx(link.ports * link.rate * seconds)
     assert copying.gathering(axes) == free.gathering(axes)

@@ -125,11 +125,11 @@ def test_without_accelerators_it_is_neutral(running: Any) -> None:
 
 def test_every_kind_is_of_one_machine() -> None:
     known = {key: machine for key, machine in machines().items() if machine.platform != "cpu"}
-    kinds = Counter(kind for machine in known.values() for kind in machine.kinds)
+    kinds = Counter(kind for machine in known.values() for kind in machine.device_kinds)
     assert set(kinds.values()) == {1}
     for (_, name), machine in known.items():
-        assert machine.kinds
-        assert {of_kind(kind) for kind in machine.kinds} == {name}
+        assert machine.device_kinds
+        assert {of_kind(kind) for kind in machine.device_kinds} == {name}
     assert of_kind("cpu") is None
 
 

@@ -36,7 +36,7 @@ def layer() -> jax.export.Exported:
 
 def test_less_is_exposed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LIBTPU_INIT_ARGS", raising=False)
-    divided, before = figures_with_and_without("divides", layer(), "tpu:v5e:2x4", tmp_path)
+    divided, before = figures_with_and_without("collective_matmul", layer(), "tpu:v5e:2x4", tmp_path)
     assert divided.wire_bytes == before.wire_bytes
     assert divided.exposed_bytes <= 0.5 * before.exposed_bytes
     assert divided.modelled is not None

@@ -117,4 +117,4 @@ def test_compilers_know_devices_by_kinds_of_their_machines(text: str) -> None:
     chosen = target(text)
     environment = {**os.environ, **targets.environment(chosen)}
     done = subprocess.run([sys.executable, "-c", KINDS, text], env=environment, capture_output=True, text=True, check=True)
-    assert {*done.stdout.splitlines()} <= {*chosen.machine.kinds}
+    assert {*done.stdout.splitlines()} <= {*chosen.machine.device_kinds}

@@ -40,7 +40,7 @@ def forward(platform: str, width: int = WIDTH, tokens: int = TOKENS) -> jax.expo
 def test_less_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exported = forward("cuda", 2 * WIDTH, 4 * TOKENS)  # on 8 devices, which the variable asks for
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    ahead, before = figures_with_and_without("prefetches", exported, "gpu:h100:1x1x8", tmp_path)
+    ahead, before = figures_with_and_without("collective_pipelining", exported, "gpu:h100:1x1x8", tmp_path)
     assert ahead.wire_bytes
     assert ahead.wire_bytes == before.wire_bytes
     assert ahead.modelled is not None

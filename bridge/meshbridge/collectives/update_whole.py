@@ -41,7 +41,7 @@ class UpdateWhole(Pass):
              %2 = stablehlo.subtract %w, %0 : tensor<4xf32>
 
     As many bytes are sent. Elements are computed as before, by every device, which reads and writes less than the compiler copies
-    where a gather is written over an argument (COPIES). It is for machines whose file has `copied_bytes`.
+    where a gather is written over an argument (COPIES). It is for machines with `aliased_gather_copy_bytes`.
     """
 
     name: ClassVar[str] = "update-whole"

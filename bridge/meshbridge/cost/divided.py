@@ -127,7 +127,9 @@ class OverlapCosts:
     def _fusion(self, block: ir.Block) -> Fusion:
         if block not in self._fusions:
             operations = [view.operation for view in block.operations]
-            self._fusions[block] = Fusion(operations, repeats=self.machine.repeats, slices=self.machine.slices, operands=True)
+            self._fusions[block] = Fusion(
+                operations, repeats=self.machine.duplicates_expensive_ops, slices=self.machine.fuses_slices, operands=True
+            )
         return self._fusions[block]
 
     def _moving(self, size: float) -> float:
@@ -140,7 +142,7 @@ class OverlapCosts:
     def moved_in_pieces(self, collective: ir.Operation, first: ir.Operation, computing: float, pieces: int) -> float:
         """What is saved where pieces of a collective hide behind products that take `computing` together, the `first` of which
         waits for it now; less than nothing where the launches of more collectives are all that changes."""
-        if issued_kind(collective) not in self.machine.asynchronous:
+        if issued_kind(collective) not in self.machine.async_collectives:
             return 0.0
         time = self.times[collective]
         waited = min(self.runs[first].waited, time.seconds)
@@ -154,7 +156,7 @@ class OverlapCosts:
         """What is saved where a reduce-scatter of products that take `computing`, or that half of an all-reduce, becomes `count`
         steps: each computes a block, which takes `step`, while the sum of another one travels, half of it each way."""
         kind = issued_kind(scatter)
-        if kind in self.machine.asynchronous or "collective_permute" not in self.machine.asynchronous:
+        if kind in self.machine.async_collectives or "collective_permute" not in self.machine.async_collectives:
             return 0.0
         time, part = self.times[scatter], 0.5 if kind == "all_reduce" else 1.0
         travel = 2 * time.latency + part * sum(time.busy.values()) / (count - 1)
@@ -163,7 +165,7 @@ class OverlapCosts:
     def scattered_beside(self, scatter: ir.Operation, count: int, ways: int, behind: Iterable[ir.Operation]) -> float:
         """What is saved where the sums of `count` blocks travel, in so many ways, instead of a reduce-scatter, while the device
         computes what need not wait for them, as that does which is `behind`, and hides no other collective."""
-        if issued_kind(scatter) in self.machine.asynchronous or "collective_permute" not in self.machine.asynchronous:
+        if issued_kind(scatter) in self.machine.async_collectives or "collective_permute" not in self.machine.async_collectives:
             return 0.0
         time, reduced = self.times[scatter], self._kernels(scatter.operands)
         began = max((self._end(op) for op in self._kernels(value for op in reduced for value in op.operands)), default=0.0)

@@ -69,7 +69,7 @@ def objective(
         return UNNAMED[name]
     rates = _rates(mesh, of_machine(name, layout)) if mesh is not None and has_topology(name) else None
     combined_bytes = JOINED if combines(name) else 0.0
-    hidden = dict.fromkeys(device(name, compiler_options).asynchronous, HIDDEN) if hides else {}
+    hidden = dict.fromkeys(device(name, compiler_options).async_collectives, HIDDEN) if hides else {}
     return Objective(
         device(name).link.launch_bytes,
         MEMORY,
@@ -84,44 +84,46 @@ def objective(
 def combines(name: str) -> bool:
     """Whether the compiler of the machine combines small collectives. Else they are combined by copying their operands together:
     on a v5e the copies took a quarter of a decoding step's cycles. Raises MeshError as `objective` does."""
-    return name not in UNNAMED and device(name).combines
+    return name not in UNNAMED and device(name).combines_collectives
 
 
 def prefetches(name: str, compiler_options: OptionSet = "default") -> str:
     """What loops are to gather ahead on the machine, of PREFETCHED. Raises MeshError as `objective` does."""
-    return "none" if name in UNNAMED else device(name, compiler_options).prefetches
+    return "none" if name in UNNAMED else device(name, compiler_options).collective_pipelining
 
 
 def divides(name: str, compiler_options: OptionSet = "default") -> bool:
     """Whether products are to be divided on the machine beside their collectives. Raises MeshError as `objective` does."""
-    return name not in UNNAMED and device(name, compiler_options).divides
+    return name not in UNNAMED and device(name, compiler_options).collective_matmul
 
 
 def opens(name: str) -> bool:
     """Whether values inside a program may be split further on the machine than constraints on them say. Raises MeshError as
     `objective` does."""
-    return name not in UNNAMED and device(name).opens
+    return name not in UNNAMED and device(name).refines_constraints
 
 
 def shifts(name: str, compiler_options: OptionSet = "default") -> bool:
     """Whether permutes run beside products on the machine. Raises MeshError as `objective` does."""
-    return name not in UNNAMED and "collective_permute" in device(name, compiler_options).asynchronous
+    return name not in UNNAMED and "collective_permute" in device(name, compiler_options).async_collectives
 
 
 def arranges(name: str) -> bool:
     """Whether the machine's compiler copies what it exchanges or has reduced into order. Raises MeshError as `objective` does."""
-    return name not in UNNAMED and device(name).arranged < inf
+    return name not in UNNAMED and device(name).copy_bandwidth < inf
 
 
 def copied_bytes(name: str) -> float:
     """From how many bytes on the compiler of the machine copies an all-gather that is written over an argument; infinite where it
     does not. Raises MeshError as `objective` does."""
-    return inf if name in UNNAMED else device(name).copied_bytes
+    return inf if name in UNNAMED else device(name).aliased_gather_copy_bytes
 
 
 def reduces_beside(name: str, compiler_options: OptionSet = "default") -> bool:
     """Whether reductions run beside products on the machine. Raises MeshError as `objective` does."""
-    return name not in UNNAMED and not {"all_reduce", "reduce_scatter"}.isdisjoint(device(name, compiler_options).asynchronous)
+    return name not in UNNAMED and not {"all_reduce", "reduce_scatter"}.isdisjoint(
+        device(name, compiler_options).async_collectives
+    )
 
 
 def puts_off(name: str, compiler_options: OptionSet = "default") -> str:
@@ -133,7 +135,7 @@ def puts_off(name: str, compiler_options: OptionSet = "default") -> str:
     found = device(name, compiler_options)
     if found.platform == "gpu":
         return "reductions" if reduces_beside(name, compiler_options) else ""
-    return "gathers" if found.prefetches == "aside" else ""
+    return "gathers" if found.collective_pipelining == "offloaded" else ""
 
 
 def rings(name: str, compiler_options: OptionSet = "default") -> bool:
@@ -189,7 +191,7 @@ class LinkRates:
             others = prod(part.size for part in self.placement.across(across)) - 1
             received = others if kind == "all_gather" else others / (others + 1)
             time = collective_time(kind, 1.0, across, self.placement)
-            copying = COPIED / self.placement.target.machine.arranged if kind == "all_to_all" else 0.0
+            copying = COPIED / self.placement.target.machine.copy_bandwidth if kind == "all_to_all" else 0.0
             seconds = (max(time.busy.values()) + copying) / received
             found = self._found[kind, axes] = LinkCost(link.ports * link.rate * seconds, time.latency / link.launch)
         return found

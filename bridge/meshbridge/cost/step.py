@@ -160,7 +160,13 @@ class _Prediction:
     def execution(self, block: ir.Block, outside: Known | None = None) -> Execution:
         """One execution of a block, of which `outside` says what `Fusion` knows of values around it."""
         operations = [view.operation for view in block.operations]
-        fusion = Fusion(operations, outside, repeats=self.machine.repeats, slices=self.machine.slices, epilogues=self.epilogues)
+        fusion = Fusion(
+            operations,
+            outside,
+            repeats=self.machine.duplicates_expensive_ops,
+            slices=self.machine.fuses_slices,
+            epilogues=self.epilogues,
+        )
         tasks: list[Task] = []
         executions: list[Execution] = []
         of_tasks: list[ir.Operation] = []
@@ -223,11 +229,11 @@ class _Prediction:
 
     def _collective(self, op: ir.Operation, time: Time) -> tuple[Execution, Mapping[str, float]]:
         busy = {link: time.latency + seconds for link, seconds in time.busy.items()}
-        copying = arranged_bytes(op) / self.machine.arranged
+        copying = arranged_bytes(op) / self.machine.copy_bandwidth
         parts = (*busy.items(), *(((COMPUTE, copying),) if copying else ()))
         slices = tuple(ScheduleSlice(resource, op.name, op.location, 0.0, seconds, 1) for resource, seconds in parts)
         seconds = copying + time.seconds
-        if issued_kind(op) not in self.machine.asynchronous:
+        if issued_kind(op) not in self.machine.async_collectives:
             busy |= {COMPUTE: seconds}
         elif copying:
             busy |= {COMPUTE: copying}

@@ -94,32 +94,36 @@ class Machine:
     "Seconds that a kernel takes in the step that is predicted, beside its work."
     efficiency: float
     "The share of its FLOPs and of its memory's bandwidth that kernels reach in the step that is predicted."
-    repeats: bool
-    "Whether its compiler lets several kernels compute the same exponential or the like, where that saves traffic with memory."
-    combines: bool
-    "Whether its compiler combines small collectives, without copies."
-    asynchronous: frozenset[str]
+    duplicates_expensive_ops: bool
+    "Whether the compiler computes an exponential or the like in every fusion that reads it, where that saves memory traffic."
+    combines_collectives: bool
+    """Whether the compiler combines small collectives by itself. Else they are combined by copying their operands together: on a
+    v5e the copies took a quarter of a decoding step's cycles."""
+    async_collectives: tuple[str, ...]
     "Of ISSUED, the collectives that run beside kernels; for others the device waits."
-    staged: Mapping[str, str] = field(hash=False)
-    "The collectives over all devices of a slice that its compiler replaces by all-reduces, and on which of SLICES."
-    prefetches: str
-    "Of PREFETCHED, what of the gathers that a trip of a loop would wait for is to be made during the trip before."
-    slices: bool
-    "Whether its products read slices of what a buffer holds where these are, without a copy."
-    divides: bool
-    "Whether products are to be divided, and the collectives beside them, so that one hides the other."
-    opens: bool
-    "Whether values inside a program may be split further than the constraints on them say, where that makes its step shorter."
-    arranged: float
-    "Bytes per second that the copies move which bring in order what its all-to-alls send, and what they receive."
-    copied_bytes: float
-    "From how many bytes on its compiler copies an all-gather that is written over an argument, and the argument before the step."
+    two_stage: Mapping[str, str] = field(hash=False)
+    """The collectives over all devices of a slice that the compiler replaces by all-reduces, and on which of SLICES. They are
+    written in two stages."""
+    collective_pipelining: str
+    "Of PIPELINED, what an iteration of a loop gathers for the next one."
+    fuses_slices: bool
+    "Whether the compiler fuses slices into the products that read them, so that nothing is copied."
+    collective_matmul: bool
+    "Whether products and the collectives beside them are divided, so that one hides the other, where the predicted step says so."
+    refines_constraints: bool
+    "Whether values inside a program are split further than the constraints on them say, where the predicted step says so."
+    copy_bandwidth: float
+    """Bytes per second that copies move which reorder what an all-to-all sends and receives, or a reduce-scatter has reduced;
+    infinite where nothing is copied for that."""
+    aliased_gather_copy_bytes: float
+    """From how many bytes on the compiler copies an all-gather whose result takes the buffer of an argument, and that argument
+    before the step; infinite where it copies none."""
     network: Link | None = None
     "Between slices, or nodes."
     chip: Link | None = None
     "Between the devices of a chip."
-    kinds: tuple[str, ...] = ()
-    "What JAX calls such devices, their `device_kind`."
+    device_kinds: tuple[str, ...] = ()
+    "What JAX calls such devices: their `device_kind`."
     options: Mapping[str, Mapping[str, OptionValue]] = field(default_factory=dict, hash=False)
     "By OPTION_SETS, XLA's options under which collectives overlap."
     best: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -132,6 +136,35 @@ class Machine:
     @cached_property
     def _at_best(self) -> Machine:
         return replace(self, **self.best)
+
+    @property
+    def async_permute(self) -> bool:
+        """Whether permutes run beside products."""
+        return "collective_permute" in self.async_collectives
+
+    @property
+    def async_reductions(self) -> bool:
+        """Whether all-reduces or reduce-scatters run beside products."""
+        return not {"all_reduce", "reduce_scatter"}.isdisjoint(self.async_collectives)
+
+    @property
+    def late_scheduled(self) -> Literal["", "gathers", "reductions"]:
+        """Which asynchronous collectives the compiler begins so late that others have nothing beside them: XLA:GPU `reductions`
+        that no product waits for, XLA:TPU `gathers` on the SparseCores; "" for none."""
+        if self.platform == "gpu":
+            return "reductions" if self.async_reductions else ""
+        return "gathers" if self.collective_pipelining == "offloaded" else ""
+
+    @property
+    def prefers_ring_attention(self) -> bool:
+        """Whether attention may take less time as a ring. Not on XLA:GPU, which models products of one shard of keys at more than
+        their share of the whole product's time."""
+        return self.async_permute and self.platform != "gpu"
+
+    @property
+    def copies_to_reorder(self) -> bool:
+        """Whether the compiler copies what it exchanges, or has reduced, into order."""
+        return self.copy_bandwidth < inf
 
     def peak(self, dtype: str) -> float:
         """FLOPs per second of dense products whose operands have an MLIR element type: of the first type that a product can be
@@ -181,30 +214,30 @@ ISSUED = (
 )
 """The kinds of collectives that compilers issue, by StableHLO's names."""
 SLICES = ("all", "rings", "square")
-"""What slices `staged` speaks of: all, those whose every axis is a ring, those of equal sides."""
+"""The slices that `two_stage` can name: all, those whose every axis is a ring, those of equal sides."""
 
-PREFETCHED = ("none", "aside", "all")
-"""What an iteration of a loop gathers for the next one: nothing; small values, if gathers run on cores of their own; or all that
-the first products of an iteration read. For `all`, the last iteration is peeled."""
+PIPELINED = ("none", "offloaded", "all")
+"""What an iteration of a loop gathers for the next one: nothing; small values, where gathers are offloaded to cores of their own;
+or all that the first products of an iteration read. For `all`, the last iteration is peeled."""
 
 _STEP_KEYS: dict[str, type] = {
     "source": str,
     "launch": float,
     "efficiency": float,
-    "repeats": bool,
-    "combines": bool,
-    "asynchronous": list,
+    "duplicates_expensive_ops": bool,
+    "combines_collectives": bool,
+    "async_collectives": list,
 }
-_BEST: dict[str, type] = {"asynchronous": list, "prefetches": str, "divides": bool}
+_BEST: dict[str, type] = {"async_collectives": list, "collective_pipelining": str, "collective_matmul": bool}
 """What a step may do otherwise under the best options."""
 _STEP_MAY_LACK: dict[str, type] = {
-    "staged": dict,
-    "prefetches": str,
-    "slices": bool,
-    "divides": bool,
-    "opens": bool,
-    "arranged": float,
-    "copied_bytes": float,
+    "two_stage": dict,
+    "collective_pipelining": str,
+    "fuses_slices": bool,
+    "collective_matmul": bool,
+    "refines_constraints": bool,
+    "copy_bandwidth": float,
+    "aliased_gather_copy_bytes": float,
     "best": dict,
 }
 _MEMORY_KEYS: dict[str, type] = {"source": str, "bytes": int, "bandwidth": float}
@@ -221,7 +254,7 @@ _LINK_KEYS: dict[str, dict[str, type]] = {
     "switch": {"kind": str, **_NETWORK_KEYS, "size": int, "reduction": float},
 }
 _LINKS: dict[str, type] = {"network": dict, "chip": dict}
-_MAY_LACK: dict[str, type] = {**_LINKS, "kinds": list, "options": dict}
+_MAY_LACK: dict[str, type] = {**_LINKS, "device_kinds": list, "options": dict}
 OPTION_SETS = ("explicit", "partitioned")
 """Whose options a machine may name: those of programs whose collectives are explicit, and of those that XLA partitions."""
 
@@ -270,7 +303,7 @@ def named(device: str) -> Machine:
 
 def of_kind(kind: str) -> str | None:
     """The name of the machine that comes with meshbridge whose devices JAX calls that; None where there is none."""
-    return next((name for (_, name), machine in machines().items() if kind in machine.kinds), None)
+    return next((name for (_, name), machine in machines().items() if kind in machine.device_kinds), None)
 
 
 def is_path(device: str) -> bool:
@@ -304,11 +337,11 @@ def _read(path: Path, text: str) -> Machine:
     _check_share(path, "step.efficiency", step["efficiency"])
     if step["launch"] < 0:
         raise MeshError(f"{path}: error: step.launch: expected no negative number, found {step['launch']!r}")
-    _check_issued(path, "step.asynchronous", step["asynchronous"])
-    staged = step.get("staged", {})
-    _check(path, "step.staged.", staged, {}, dict.fromkeys(("all_gather", "reduce_scatter"), str))
-    if unknown := [slices for slices in staged.values() if slices not in SLICES]:
-        raise MeshError(f"{path}: error: step.staged: expected some of {', '.join(SLICES)}, found {unknown[0]!r}")
+    _check_issued(path, "step.async_collectives", step["async_collectives"])
+    two_stage = step.get("two_stage", {})
+    _check(path, "step.two_stage.", two_stage, {}, dict.fromkeys(("all_gather", "reduce_scatter"), str))
+    if unknown := [slices for slices in two_stage.values() if slices not in SLICES]:
+        raise MeshError(f"{path}: error: step.two_stage: expected some of {', '.join(SLICES)}, found {unknown[0]!r}")
     options = _options(path, read.get("options", {}))
     best = _best(path, step.get("best", {}), options)
     links = {place: _link(path, f"{place}.", read[place]) for place in ("link", *_LINKS) if place in read}
@@ -332,30 +365,32 @@ def _read(path: Path, text: str) -> Machine:
         read["compiler"],
         step["launch"],
         step["efficiency"],
-        step["repeats"],
-        step["combines"],
-        frozenset(step["asynchronous"]),
-        staged,
-        _prefetched(path, "step.prefetches", step),
-        step.get("slices", False),
-        step.get("divides", False),
-        step.get("opens", False),
-        step.get("arranged", inf),
-        step.get("copied_bytes", inf),
+        step["duplicates_expensive_ops"],
+        step["combines_collectives"],
+        tuple(step["async_collectives"]),
+        two_stage,
+        _pipelined(path, "step.collective_pipelining", step),
+        step.get("fuses_slices", False),
+        step.get("collective_matmul", False),
+        step.get("refines_constraints", False),
+        step.get("copy_bandwidth", inf),
+        step.get("aliased_gather_copy_bytes", inf),
         links.get("network"),
         links.get("chip"),
-        tuple(map(str, read.get("kinds", ()))),
+        tuple(map(str, read.get("device_kinds", ()))),
         options,
         best,
     )
 
 
-def _prefetched(path: Path, key: str, found: Mapping[str, Any]) -> str:
-    """What the section says of PREFETCHED, "none" where it says nothing. Raises MeshError."""
-    prefetched: str = found.get("prefetches", "none")
-    if prefetched not in PREFETCHED:
-        raise MeshError(f"{path}: error: {key}: expected one of {', '.join(PREFETCHED)}, found {prefetched!r}")
-    return prefetched
+def _pipelined(path: Path, key: str, found: Mapping[str, Any]) -> str:
+    """What the section says of PIPELINED, "none" where it says nothing. Raises MeshError."""
+    pipelined: str = found.get("collective_pipelining", "none")
+    if pipelined == "aside":
+        raise MeshError(f"{path}: error: {key}: `aside` is now `offloaded`")
+    if pipelined not in PIPELINED:
+        raise MeshError(f"{path}: error: {key}: expected one of {', '.join(PIPELINED)}, found {pipelined!r}")
+    return pipelined
 
 
 def _best(path: Path, found: Mapping[str, Any], options: Mapping[str, Mapping[str, OptionValue]]) -> Mapping[str, Any]:
@@ -363,9 +398,9 @@ def _best(path: Path, found: Mapping[str, Any], options: Mapping[str, Mapping[st
     _check(path, "step.best.", found, {}, _BEST)
     if found and "explicit" not in options:
         raise MeshError(f"{path}: error: options.explicit is missing: step.best says what a step does under these")
-    _check_issued(path, "step.best.asynchronous", found.get("asynchronous", ()))
-    _prefetched(path, "step.best.prefetches", found)
-    return {key: frozenset(value) if key == "asynchronous" else value for key, value in found.items()}
+    _check_issued(path, "step.best.async_collectives", found.get("async_collectives", ()))
+    _pipelined(path, "step.best.collective_pipelining", found)
+    return {key: tuple(value) if key == "async_collectives" else value for key, value in found.items()}
 
 
 def _check_issued(path: Path, place: str, found: Sequence[Any]) -> None:
@@ -411,8 +446,11 @@ def _check(
     may_lack: Mapping[str, type] = MappingProxyType({}),
 ) -> None:
     """Raises MeshError unless exactly the expected keys are there, and perhaps others, with values of these types; an integer is
-    a float, too."""
+    a float, too. A key that has been renamed is an error that says its name now."""
     known = {**expected, **may_lack}
+    for key in found:
+        if key not in known and (name := _RENAMED.get(f"{place.replace('step.best.', 'step.')}{key}")) is not None:
+            raise MeshError(f"{path}: error: {place}{key}: `{key}` is now `{name}`")
     for key in [*expected, *found]:
         if key not in found:
             raise MeshError(f"{path}: error: {place}{key} is missing")
@@ -422,5 +460,20 @@ def _check(
         if not isinstance(found[key], kinds) or (isinstance(found[key], bool) and known[key] not in (bool, object)):
             raise MeshError(f"{path}: error: {place}{key}: expected {_WORDS[known[key]]}, found {found[key]!r}")
 
+
+_RENAMED = {
+    "kinds": "device_kinds",
+    "step.repeats": "duplicates_expensive_ops",
+    "step.combines": "combines_collectives",
+    "step.asynchronous": "async_collectives",
+    "step.staged": "two_stage",
+    "step.prefetches": "collective_pipelining",
+    "step.slices": "fuses_slices",
+    "step.divides": "collective_matmul",
+    "step.opens": "refines_constraints",
+    "step.arranged": "copy_bandwidth",
+    "step.copied_bytes": "aliased_gather_copy_bytes",
+}
+"""Keys of earlier releases, and what each is called now."""
 
 _WORDS = {str: "a string", int: "a whole number", float: "a number", list: "a list", dict: "a table", bool: "true or false"}

@@ -14,7 +14,7 @@ def inner_sizes(machine: Machine, devices: int, topology: tuple[int, ...] = ()) 
     sides = sorted(topology or _sides(devices // machine.devices_per_chip, len(machine.topology)))
     holds = {"all": True, "rings": all(machine.link.rings(sides)), "square": len({*sides}) == 1}
     inner = min((side for side in sides if side > 1), default=1) * machine.devices_per_chip
-    return {kind: inner for kind, slices in machine.staged.items() if holds[slices] and 1 < inner < devices}
+    return {kind: inner for kind, slices in machine.two_stage.items() if holds[slices] and 1 < inner < devices}
 
 
 def _sides(count: int, rank: int) -> Iterator[int]:

@@ -90,7 +90,7 @@ class DelayScaling(Pass):
         combines = machine.platform != "tpu" or not found.scatters
         if combines and found.widening <= machine.link.launch_bytes:
             return True
-        return False if "all_reduce" in machine.asynchronous else None
+        return False if "all_reduce" in machine.async_collectives else None
 
 
 @dataclass(frozen=True)

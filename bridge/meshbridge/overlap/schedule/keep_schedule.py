@@ -92,7 +92,7 @@ class KeepSchedule(Pass):
                 return False
             large: dict[ir.Block, list[ir.Operation]] = {}
             for op in times:
-                if op in scheduled and issued_kind(op) in machine.asynchronous and _size(op) >= self.least:
+                if op in scheduled and issued_kind(op) in machine.async_collectives and _size(op) >= self.least:
                     large.setdefault(op.block, []).append(op)
             kind = puts_off(self.machine, self.compiler_options)
             blocks = [_ScheduledBlock(block, scheduled, found, kind, times) for block, found in large.items()]
