@@ -38,7 +38,7 @@ class Outcome:
 def outcome(program: Program, collectives: pipeline.Collectives) -> Outcome:
     """The program partitioned, compiled and run."""
     opened = formats.unpack(program.export(), context())
-    partitioning.partition_module(opened.module, pipeline.Options(machine="bytes", collectives=collectives))
+    partitioning.partition_module(opened.module, pipeline.Options.of(machine="bytes", collectives=collectives))
     exported: Any = formats.pack(opened)
     arguments, results = program.jit_shardings(program.mesh())
     jax.clear_caches()

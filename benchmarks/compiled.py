@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> None:
     target = parse(text)
     module = meshbridge.load(name).module
     machine = text.partition(":")[2]
-    partitioning.partition_module(module, pipeline.Options(machine=machine, memory_limit=float(limit[0]) if limit else None))
+    partitioning.partition_module(module, pipeline.Options.of(machine=machine, memory_limit=float(limit[0]) if limit else None))
     try:
         memory = spmd.compile(module, targets.devices(target), shardy=True).loaded.memory
     except MeshError as error:

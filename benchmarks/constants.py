@@ -50,7 +50,7 @@ def main() -> None:
                 _forget()
                 started = time.process_time()
                 module = formats.unpack(program, context(), (), {}).module
-                report, _ = partition_and_report(module, pipeline.Options(emit="mesh", machine="bytes"))
+                report, _ = partition_and_report(module, pipeline.Options.of(emit="mesh", machine="bytes"))
                 seconds = time.process_time() - started
                 counts = f"{len(report.collectives):11} {report.executions:8}"
                 print(f"{value!s:40} {name:20} {report.wire_bytes / 1e3:10,.1f} {counts} {seconds:8.2f}")

@@ -74,7 +74,7 @@ def ours(program: Program) -> Built:
 
 def _pass_seconds(exported: Any) -> dict[str, float]:
     """Seconds of each pass, and of all verification between them, in a process that has partitioned the program before."""
-    timings = partitioning.partition_module(formats.unpack(exported, mlir.context()).module, pipeline.Options(machine=MACHINE))
+    timings = partitioning.partition_module(formats.unpack(exported, mlir.context()).module, pipeline.Options.of(machine=MACHINE))
     return {timing.name: timing.seconds for timing in timings} | {"verification": sum(t.verify_seconds for t in timings)}
 
 

@@ -29,6 +29,7 @@ import jax
 from meshbridge.dialect.patterns import keys_of
 from meshbridge.ir.mlir import context
 from meshbridge.ir.sharding import Mesh
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.read import formats
 from meshbridge.search.boundary import named_text
 from meshbridge.search.clock import Clock
@@ -93,7 +94,7 @@ def rows(sizes: Sequence[int], seconds: float, layers: int = LAYERS, clock: Cloc
 def _found(exported: jax.export.Exported, tensor: int, seconds: float, clock: Clock) -> SearchResult:
     mesh = Mesh("mesh", (CHIPS // tensor, tensor), ("data", "model"))
     opened = formats.unpack(exported, context(), (), None, None)
-    return best_of(opened.module, [mesh], SearchRequest(MACHINE, seconds=seconds, clock=clock))
+    return best_of(opened.module, [mesh], SearchRequest(CompileTarget.of(MACHINE), seconds=seconds, clock=clock))
 
 
 def main() -> None:

@@ -118,6 +118,7 @@ def _found(exported: Exported, options: argparse.Namespace) -> SearchedPlan:
     """As `meshbridge.search` finds it, whose seconds are always those of the wall."""
     from meshbridge import conversion
     from meshbridge.ir.mlir import context
+    from meshbridge.machines.compile_target import CompileTarget
     from meshbridge.read import formats
     from meshbridge.search.plan import plan_of
     from meshbridge.search.request import SearchRequest
@@ -125,7 +126,8 @@ def _found(exported: Exported, options: argparse.Namespace) -> SearchedPlan:
 
     opened = formats.unpack(exported, context(), (), None, None)
     clock = time.process_time if options.processor else time.monotonic
-    request = SearchRequest(options.machine, memory_limit=options.memory, keeps=False, seconds=options.seconds, clock=clock)
+    target = CompileTarget.of(options.machine, memory_limit=options.memory)
+    request = SearchRequest(target, keeps=False, seconds=options.seconds, clock=clock)
     found = best_of(opened.module, [None], request)
     return plan_of(found, conversion.convert(replace(opened, module=found.annotated), "sdy"))
 

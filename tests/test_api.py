@@ -104,9 +104,9 @@ def test_options_are_those_of_the_command(artifact: export.Exported, jitted: Any
         }
         assert set(choices) <= names
     for name, (values, default) in partition.items():
-        assert default == getattr(pipeline.Options(), name)
+        assert default == pipeline.DEFAULTS.written(name)
         for value in values:
-            pipeline.Options(**{name: value})  # raises for one that it does not know
+            pipeline.Options.of(**{name: value})  # raises for one that it does not know
     before = text(artifact)
     assert "mesh.all_reduce" in str(meshbridge.partition(artifact, emit="mesh"))
     assert "mesh.all_reduce" in str(meshbridge.partition(jitted, X, 2.0, emit="mesh", collectives="off", resharding="exact"))

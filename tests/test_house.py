@@ -17,6 +17,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.read import formats
 from meshbridge.read.formats import Format
+from tests import house_figures
 from tests.house import BRIDGE, CONVERTERS, LAYERS, ROOT, TESTS, imports, imports_by_line
 from tests.house_figures import op_tables
 
@@ -149,6 +150,11 @@ def test_every_import_is_declared() -> None:
         name.partition(".")[0]: path for folder in (BRIDGE, CONVERTERS) for path in folder.rglob("*.py") for name in imports(path)
     }
     assert not {name: path for name, path in imported.items() if name not in known}
+
+
+def test_targets_are_read_once() -> None:
+    """Below the API a machine with its layout is a `CompileTarget`, and nothing takes their texts."""
+    assert house_figures.texts_of_targets() == []
 
 
 def test_installed_converters() -> None:

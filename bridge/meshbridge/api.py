@@ -164,7 +164,7 @@ def partition(
 
     opened = _handed_in(formats.unpack(program, context(), arguments, kwargs, platform), local)
     options.setdefault("machine", implied(opened.platforms).name)
-    how = pipeline.Options(emit=emit, stablehlo_version=stablehlo_version, ops=tuple(ops), **options)
+    how = pipeline.Options.of(emit=emit, stablehlo_version=stablehlo_version, ops=tuple(ops), **options)
     opened = opened.planned(how)
     partitioning.partition_module(opened.module, how)
     if emit == "shard_map":
@@ -221,10 +221,10 @@ def report(
 
     opened = _handed_in(formats.unpack(program, context(), arguments, kwargs, platform), local)
     chosen = implied(opened.platforms) if machine is None else Chosen(machine)
-    options = Options(
-        "mesh",
-        resharding,
-        chosen.name,
+    options = Options.of(
+        emit="mesh",
+        resharding=resharding,
+        machine=chosen.name,
         layout=layout,
         compiler_options=compiler_options,
         memory_limit=memory_limit,
@@ -275,6 +275,7 @@ def search(
     """
     from meshbridge import conversion
     from meshbridge.ir.mlir import context
+    from meshbridge.machines.compile_target import CompileTarget
     from meshbridge.read import formats
     from meshbridge.runtime.devices import implied
     from meshbridge.search import mesh_notation
@@ -285,9 +286,7 @@ def search(
     opened = formats.unpack(program, context(), arguments, kwargs, platform)
     name = implied(opened.platforms).name if machine is None else machine
     request = SearchRequest(
-        mesh_notation.timed(name),
-        layout,
-        memory_limit,
+        mesh_notation.timed(CompileTarget.of(name, layout, memory_limit=memory_limit)),
         tuple(Fixed.of(pattern, spec) for pattern, spec in (fixed or {}).items()),
         keep_annotations,
         seconds,
@@ -327,6 +326,7 @@ def explain(
     It takes what `partition` takes, and leaves it as it is. Raises MeshError, also for a pattern that nothing matches.
     """
     from meshbridge.ir.mlir import context
+    from meshbridge.machines.compile_target import CompileTarget
     from meshbridge.pipeline import Options
     from meshbridge.read import formats
     from meshbridge.reports import partition_and_explain
@@ -334,7 +334,8 @@ def explain(
 
     opened = formats.unpack(program, context(), arguments, kwargs, platform)
     name = implied(opened.platforms).name if machine is None else machine
-    options = Options("mesh", resharding, name, memory_limit=memory_limit, layout=layout, collectives=collectives, inside=inside)
+    target = CompileTarget.of(name, layout, memory_limit=memory_limit)
+    options = Options("mesh", resharding, target, collectives=collectives, inside=inside)
     return partition_and_explain(opened.module, options, (of,) if isinstance(of, str) else of, tries=tries, alone=alone)
 
 
@@ -356,6 +357,7 @@ def diff(
     Leaves both as they are. Raises MeshError, also for plans of different programs.
     """
     from meshbridge.ir.mlir import context
+    from meshbridge.machines.compile_target import CompileTarget
     from meshbridge.pipeline import Options
     from meshbridge.read import formats
     from meshbridge.reports import PlannedProgram, Report, difference_of
@@ -366,9 +368,8 @@ def diff(
             return plan
         opened = formats.unpack(plan, context(), (), None, platform)
         name = implied(opened.platforms).name if machine is None else machine
-        options = Options(
-            "mesh", resharding, name, memory_limit=memory_limit, layout=layout, collectives=collectives, inside=inside
-        )
+        target = CompileTarget.of(name, layout, memory_limit=memory_limit)
+        options = Options("mesh", resharding, target, collectives=collectives, inside=inside)
         return PlannedProgram(opened.module, options)
 
     return difference_of(planned(first), planned(second))
@@ -393,6 +394,7 @@ def symbolic_report(
     from jax.export import Exported
 
     from meshbridge.ir.mlir import context
+    from meshbridge.machines.compile_target import CompileTarget
     from meshbridge.pipeline import DEFAULTS, Options
     from meshbridge.read import files, formats
     from meshbridge.reports import symbolic
@@ -405,7 +407,7 @@ def symbolic_report(
         return formats.unpack(program, context())
 
     serialized = bytes(program.serialize()) if dims and isinstance(program, Exported) else b""
-    options = Options("mesh", resharding, machine or DEFAULTS.machine, collectives=collectives)
+    options = Options("mesh", resharding, CompileTarget.of(machine or DEFAULTS.target.name), collectives=collectives)
     return symbolic.formulas(at, dims or {}, options)
 
 
@@ -529,11 +531,11 @@ def compile(
             opened = formats.for_platform(opened, jax_devices.platform(available[0]))
         taken = processes.signature(opened.module)
         options.setdefault("machine", jax_devices.of(available).name)
-        how = pipeline.Options(emit="local", compiler_options=request.chosen, **options)
+        how = pipeline.Options.of(emit="local", compiler_options=request.chosen, **options)
         partitioning.partition_module(opened.module, how)
-        under = request.on(jax_devices.machine_of(available, how.machine), explicit=True)
+        under = request.on(jax_devices.machine_of(available, how.target.machine), explicit=True)
         used = pjrt.devices_for(opened.module, None if devices is None else available, (arguments, kwargs))
-        agreement.require(used, opened.module, {"signature": taken, **vars(how), "compiler options": under})
+        agreement.require(used, opened.module, {"signature": taken, **how.all_written(), "compiler options": under})
         executable = pjrt.load(opened.planned(how), used, under)
         agreement.require(used)
     return executable

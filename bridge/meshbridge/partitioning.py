@@ -52,7 +52,7 @@ def partition_module(
     `on_pass` sees all, and `on_stage` the one that is taken, once it is optimised. Threads wait for each other. Raises MeshError
     with a located diagnostic, also if the mesh does not fit the machine, or no plan fits the memory limit.
     """
-    stages = pipeline.build(options)
+    stages, target = pipeline.build(options), options.target
     if is_partitioned(module):
         pipeline.verify(module)
         _refuse_partitioned(module, options)
@@ -70,14 +70,14 @@ def partition_module(
             fitting = fitting_plan(module, legal, options, timings, on_pass)
             if fitting is not None:
                 replace_content(module, fitting.module)
-        if stage.name == "annotated" and options.target is not None and (mesh := find_mesh(module)) is not None:
-            place(mesh, options.target)
+        if stage.name == "annotated" and target.devices is not None and (mesh := find_mesh(module)) is not None:
+            place(mesh, target.devices)
         if on_stage is not None:
             on_stage(stage.name, module)
         LOG.debug("stage '%s' is reached after %.3f s", stage.name, time.perf_counter() - stage_began)
-        if stage.name == "legal" and options.target is None and options.emit != "annotated" and options.implied_limit < inf:
+        if stage.name == "legal" and target.devices is None and options.emit != "annotated" and target.implied_limit < inf:
             legal = copy_module(module)
-        if stage.name == "legal" and (options.target is not None or options.written_limit < inf):
+        if stage.name == "legal" and (target.devices is not None or target.written_limit < inf):
             plan = best_plan_of(module, options, timings, on_pass)
             LOG.debug("plans are compared after %.3f s, of them is taken %s", time.perf_counter() - stage_began, plan.variant)
             waiting = deque(pipeline.build(options, plan.variant).starting_at("legal").stages)
@@ -88,7 +88,7 @@ def partition_module(
                 if on_stage is not None:
                     on_stage("optimised", module)
     took = time.perf_counter() - began
-    LOG.info("a program is partitioned to the form '%s' for machine '%s' in %.3f s", options.emit, options.machine, took)
+    LOG.info("a program is partitioned to the form '%s' for machine '%s' in %.3f s", options.emit, target.name, took)
     return timings
 
 
@@ -96,7 +96,7 @@ def _refuse_partitioned(module: ir.Module, options: Options) -> None:
     """Raises MeshError where a program that is partitioned already has no such form."""
     if options.emit == "annotated":
         raise MeshError(f"<module>: error: the program is partitioned already, it has no form '{options.emit}'")
-    if options.written_limit < inf:
+    if options.target.written_limit < inf:
         raise MeshError("<module>: error: the program is partitioned already, memory-limit has no effect on it")
     if options.emit == "exported" and (op := find_replicas(module)) is not None:
         raise OpError(

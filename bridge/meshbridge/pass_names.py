@@ -12,6 +12,7 @@ from typing import Any, get_args, get_type_hints
 
 from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.passes import PASSES, Pass
+from meshbridge.machines.compile_target import DEFAULT_TARGET, PARTS
 
 PASSES_IN = ("read", "legalize", "decide", "partition", "collectives", "overlap", "lowering", "upstream")
 """The folders that hold passes."""
@@ -65,25 +66,65 @@ def _entries(text: str) -> Iterator[tuple[str, str]]:
 def make_pass(name: str, options: str = "") -> Pass:
     """The pass `name` with `options` as `option=value` pairs separated by spaces.
 
+    An option of type CompileTarget is written as its parts: `machine=v5p:4x4x4 layout=data=x compiler-options=best`.
+
     Raises MeshError for an unknown pass, an unknown option, or a value that is not one of the option's.
     """
     known = passes_by_any_name()
     if name not in known:
         raise MeshError(f"error: unknown pass '{name}', expected one of {', '.join(sorted(known))}")
     step = known[name]()
+    parts: dict[str, str] = {}
     for entry in options.split():
         option, equals, value = entry.partition("=")
+        key = option.replace("-", "_")
+        key = step.also_options.get(key, key)
+        if equals and key in PARTS and _has_target(step):
+            parts[key] = value
+            continue
         if step.main_option and option.replace("-", "_") not in step.__dataclass_fields__:  # type: ignore[attr-defined]
             option, equals, value = step.main_option, "=", entry
         step = _with_option(step, option, value if equals else "true")
-    return step
+    return _with_target(step, parts) if parts else step
+
+
+def defaults(step: Pass) -> dict[str, object]:
+    """The options of a pass as they are written, and their values."""
+    found: dict[str, object] = {}
+    for option in fields(step):  # type: ignore[arg-type]
+        value = getattr(step, option.name)
+        if option.name == _TARGET:
+            found |= {part: "" if value is None or (text := value.written(part)) is None else text for part in PARTS}
+        else:
+            found[option.name] = value
+    return found
+
+
+_TARGET = "target"
+"""The option of passes that is a CompileTarget."""
+
+
+def _has_target(step: Pass) -> bool:
+    return any(option.name == _TARGET for option in fields(step))  # type: ignore[arg-type]
+
+
+def _with_target(step: Pass, parts: dict[str, str]) -> Pass:
+    """`step` for the target whose parts are written so. Raises MeshError for parts of none."""
+    instance: Any = step
+    if instance.target is None and "machine" not in parts:
+        option = next(iter(parts)).replace("_", "-")
+        raise MeshError(f"error: option '{option}' of pass '{step.name}' has no effect without machine")
+    target = (instance.target or DEFAULT_TARGET).but(**parts)
+    target.check_layout()
+    changed: Pass = replace(instance, target=target)
+    return changed
 
 
 def _with_option(step: Pass, option: str, text: str) -> Pass:
     """`step` with one option set from its text; dashes and underscores in option names are the same."""
     instance: Any = step
     key = option.replace("-", "_")
-    names = [field.name for field in fields(instance)]
+    names = [*defaults(step)]
     if key not in names:
         known = f"expected one of {', '.join(names)}" if names else "it has none"
         raise MeshError(f"error: pass '{step.name}' has no option '{option}', {known}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from math import inf
-from typing import Literal, NamedTuple, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 from meshbridge.collectives.broadcast_in_loops import BroadcastInLoops
 from meshbridge.collectives.canonicalize import Simplify
@@ -15,22 +15,7 @@ from meshbridge.collectives.optimize_collectives import OptimizeCollectives
 from meshbridge.collectives.raise_collectives import RaiseCollectives
 from meshbridge.collectives.reduction_move_up import ReductionMoveUp
 from meshbridge.collectives.update_whole import UpdateWhole
-from meshbridge.cost.memory_limit import UNLIMITED, bytes_in
-from meshbridge.cost.objective import (
-    DEFAULT,
-    UNNAMED,
-    arranges,
-    combines,
-    copied_bytes,
-    device,
-    divides,
-    objective,
-    prefetches,
-    puts_off,
-    reduces_beside,
-    rings,
-    shifts,
-)
+from meshbridge.cost.objective import objective
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
 from meshbridge.ir import mlir
@@ -44,8 +29,8 @@ from meshbridge.lowering.largest_as_floats import LargestAsFloats
 from meshbridge.lowering.lower_collectives import LowerCollectives
 from meshbridge.lowering.plain_stablehlo import PlainStablehlo, check_version
 from meshbridge.lowering.wrap_local import WrapLocal
-from meshbridge.machines.machine import OptionSet
-from meshbridge.machines.target import Target, has_topology, of_machine
+from meshbridge.machines.compile_target import DEFAULT_TARGET, PARTS, CompileTarget
+from meshbridge.machines.machine import Machine
 from meshbridge.overlap.attention.delay_scaling import DelayScaling
 from meshbridge.overlap.attention.ring_attention import RingAttention
 from meshbridge.overlap.chunking.rows_in_pieces import RowsInPieces
@@ -81,23 +66,18 @@ class Options:
     Python below `jax.shard_map`, of which the pipeline makes one device's program with a reason for each collective."""
     resharding: Resharding = "cheapest"
     "Which resharding plans to take: the cheapest by bytes and number of collectives, or the fewest bytes whatever the number."
-    machine: str = DEFAULT
-    """What is minimised: `bytes` on the wire, those and the launches of collectives (`neutral`), or time on a device of this
-    name, or in this file (docs/targets.md), of which a topology, as in `h100:1x1x8`, has the devices of the mesh."""
-    layout: str = ""
-    """With a topology: which links the axes of the mesh are on, as in `data=dcn,model=ici` (docs/machines.md). Axes that it does
-    not name take what is left."""
-    compiler_options: OptionSet = "default"
-    """Under which of XLA's options the step will be compiled: its defaults, or those that the machine's file names beside them,
-    under which more collectives run beside kernels. The plan makes use of that; whoever compiles it has to set the options."""
-    memory_limit: float | str | None = None
-    """The most memory that the program may need on a device, in bytes or as in `80GB`: of plans that need no more, the one under
-    the least price of memory is taken. What is counted are arguments, results and temporaries (docs/report.md). By default what
-    a device of the machine has, which only warns where nothing fits; `none` for no limit."""
+    target: CompileTarget = DEFAULT_TARGET
+    """What the plan is made for. What is minimised is `bytes` on the wire, those and the launches of collectives (`neutral`), or
+    time on a device, of which a topology has the devices of the mesh (docs/targets.md).
+
+    Under the `best` compiler options more collectives run beside kernels; whoever compiles the plan has to set them. Of plans
+    that need no more than the memory limit, the one under the least price of memory is taken. What is counted are arguments,
+    results and temporaries (docs/report.md). By default the limit is what a device of the machine has, which only warns where
+    nothing fits."""
     collectives: Collectives = "on"
     inside: Inside = "open"
-    """With a topology of a device whose file has `refines_constraints`: whether values inside may be split along more axes than the
-    constraints on them name, where that makes the predicted step shorter. Arguments and results are split as is written."""
+    """With a topology of a device whose file has `refines_constraints`: whether values inside may be split along more axes than
+    the constraints on them name, where that makes the predicted step shorter. Arguments and results are split as is written."""
     replica_groups: Spelling = "auto"
     "How device groups are written: device numbers, mesh axes, or `auto`: mesh axes on more than `DENSE_DEVICES`."
     explain: bool = False
@@ -109,12 +89,11 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, choices in option_choices().items():
-            if getattr(self, name) not in choices:
+            if self.written(name) not in choices:
                 option = name.replace("_", "-")
                 raise MeshError(f"error: {option} is {getattr(self, name)!r}, expected one of {', '.join(choices)}")
-        self._check_memory_limit(objective(self.machine))
-        if self.target is None and self.layout:
-            raise MeshError("error: layout has no effect without a machine of a topology, as in v5p:4x4x4")
+        self._check_memory_limit(objective(self.target))
+        self.target.check_layout()
         if self.stablehlo_version is None:
             if self.ops:
                 raise MeshError("error: ops has no effect without stablehlo-version")
@@ -128,35 +107,42 @@ class Options:
             )
 
     def _check_memory_limit(self, weights: Objective) -> None:
-        if self.written_limit == inf:
+        if self.target.written_limit == inf:
             return
         if not weights.memory:
-            raise MeshError(f"error: memory-limit has no effect on machine '{self.machine}', for which memory has no price")
+            raise MeshError(f"error: memory-limit has no effect on machine '{self.target.name}', for which memory has no price")
         if self.emit == "annotated":
             raise MeshError("error: memory-limit has no effect on the form 'annotated', which is not partitioned yet")
 
-    @property
-    def written_limit(self) -> float:
-        """The limit of memory that somebody has written, in bytes; infinite where nobody has. Raises MeshError for no size."""
-        return inf if self.memory_limit in (None, UNLIMITED) else bytes_in(self.memory_limit)
+    @classmethod
+    def of(cls, **given: Any) -> Options:
+        """The options that users write: `machine`, `layout`, `compiler_options` and `memory_limit` as `CompileTarget.of` takes
+        them, others by the names of the fields. Raises MeshError."""
+        return cls().but(**given)
 
-    @property
-    def implied_limit(self) -> float:
-        """The memory of a device of the machine, in bytes, where nobody has written a limit; infinite where it is not known."""
-        if self.memory_limit is not None or self.machine in UNNAMED:
-            return inf
-        return float(device(self.machine).memory_bytes)
+    def but(self, **changed: Any) -> Options:
+        """The same with other options, written as for `of`. Raises MeshError."""
+        parts = {name: changed.pop(name) for name in PARTS if name in changed}
+        return replace(self, target=self.target.but(**parts) if parts else self.target, **changed)
 
-    @property
-    def target(self) -> Target | None:
-        """The devices that `machine` gives a topology of."""
-        return of_machine(self.machine, self.layout, self.compiler_options) if has_topology(self.machine) else None
+    def limited(self, memory_limit: float | None) -> Options:
+        """The same under another limit of memory, in bytes; infinite for no limit, None for that of the machine."""
+        return replace(self, target=replace(self.target, memory_limit=memory_limit))
+
+    def written(self, name: str) -> Any:
+        """The value of an option by the name that users write."""
+        return self.target.written(name) if name in PARTS else getattr(self, name)
+
+    def all_written(self) -> dict[str, Any]:
+        """The values of all options by the names that users write."""
+        names = (*PARTS, *(each.name for each in fields(self) if each.name != "target"))
+        return {name: self.written(name) for name in names}
 
 
 @cache
 def option_choices() -> dict[str, tuple[str, ...]]:
-    """The values that those of the Options can have which have no others."""
-    kinds = get_type_hints(Options)
+    """The values that those of the Options, and of their target, can have which have no others."""
+    kinds = get_type_hints(Options) | get_type_hints(CompileTarget)
     return {name: get_args(kind) for name, kind in kinds.items() if get_origin(kind) is Literal}
 
 
@@ -201,8 +187,8 @@ class Pipeline:
 class PlanVariant(NamedTuple):
     """How a program is planned, where several plans are made and the best one is taken."""
 
-    machine: str
-    "Whose prices are paid: those of a device alone, or of its links too."
+    link_prices: bool = True
+    "With a topology, whether bytes cost what they take on the links that they go along; else all links are alike."
     memory_factor: float = 1.0
     "How many times what the machine says it costs to hold a byte."
     hides: bool = False
@@ -215,18 +201,17 @@ class PlanVariant(NamedTuple):
 
 def build(options: Options = DEFAULTS, variant: PlanVariant | None = None) -> Pipeline:
     """The stages from any source to the form that the options name, planned in some variant: that of the options."""
-    variant = variant or PlanVariant(options.machine)
-    combine = 0 if combines(options.machine) else OptimizeCollectives.combine
-    optimize = OptimizeCollectives(combine, machine=options.machine, layout=options.layout)
-    update = UpdateWhole(copied_bytes(options.machine))
-    move_up = ReductionMoveUp(transposes=not arranges(options.machine))
-    behind = (move_up, BroadcastInLoops(), *((update,) if update.least < inf else ()), *_overlap(options))
+    variant = variant or PlanVariant()
+    target, machine = options.target, options.target.machine
+    priced = target if variant.link_prices else target.without_topology
+    combine = 0 if machine is not None and machine.combines_collectives else OptimizeCollectives.combine
+    move_up = ReductionMoveUp(transposes=machine is None or not machine.copies_to_reorder)
+    behind = (move_up, BroadcastInLoops(), *(() if machine is None else (*_updates(machine), *_overlap(target, machine))))
+    optimize = OptimizeCollectives(combine, target)
     raised, shorten = ((RaiseCollectives(),), (optimize, *behind)) if options.collectives == "on" else ((), (BroadcastInLoops(),))
     decide = ShardingRefinement(
-        machine=variant.machine,
-        layout=options.layout,
+        target=priced,
         memory_factor=variant.memory_factor,
-        compiler_options=options.compiler_options,
         hides=variant.hides,
         keep_queries=variant.keeps_queries,
         inside_open=variant.inside_open,
@@ -242,8 +227,7 @@ def build(options: Options = DEFAULTS, variant: PlanVariant | None = None) -> Pi
         partition = MeshSpmdization(
             boundary=True,
             resharding=options.resharding,
-            machine=variant.machine,
-            layout=options.layout,
+            target=priced,
             explain=options.explain or options.emit == "shard_map",
         )
         stages += [
@@ -253,30 +237,32 @@ def build(options: Options = DEFAULTS, variant: PlanVariant | None = None) -> Pi
         ]
     if options.emit in get_args(Form):
         spelling = "dense" if options.stablehlo_version else options.replica_groups
-        lower = LowerCollectives(form=cast(Form, options.emit), replica_groups=spelling, machine=options.machine)
+        lower = LowerCollectives(form=cast(Form, options.emit), replica_groups=spelling, target=target)
         stages.append(Stage("lowered", (LargestAsFloats(), lower, *_finish(options))))
     return Pipeline(tuple(stages))
 
 
-def _overlap(options: Options) -> tuple[Pass, ...]:
-    """The passes that hide collectives behind computation on the machine."""
-    under = options.machine, options.compiler_options
-    limit = 0.0 if options.written_limit == inf else options.written_limit
-    ring = RingAttention(options.machine, options.layout, options.compiler_options, limit, faster=rings(*under))
-    attention = (ring,) if shifts(*under) else ()
+def _updates(machine: Machine) -> tuple[Pass, ...]:
+    """What is gathered instead of what is written over an argument, on machines that copy the latter."""
+    update = UpdateWhole(machine.aliased_gather_copy_bytes)
+    return (update,) if update.least < inf else ()
+
+
+def _overlap(target: CompileTarget, machine: Machine) -> tuple[Pass, ...]:
+    """The passes that hide collectives behind computation on the machine of the target."""
+    ring = RingAttention(target, faster=machine.prefers_ring_attention)
+    attention = (ring,) if machine.async_permute else ()
     ahead: dict[str, tuple[Pass, ...]] = {
         "none": (),
         "offloaded": (PrefetchGathers(again=True, largest=HIDDEN_ASIDE),),
         "all": (PrefetchGathers(),),
     }
-    prefetch = ahead[prefetches(*under)]
-    whole = options.compiler_options == "best"
-    matmul = CollectiveMatmul(options.machine, options.layout, options.compiler_options, whole=whole)
-    rows = RowsInPieces(options.machine, options.layout, options.compiler_options)
-    pieces = (rows,) if reduces_beside(*under) else ()  # else nothing hides the pieces of what is reduced
-    divide = (*pieces, matmul) if divides(*under) else ()  # what is gathered ahead need not be divided
-    together = (DelayScaling(*under),) if combines(options.machine) else ()
-    keep = (KeepSchedule(options.machine, options.layout, options.compiler_options),) if puts_off(*under) else ()
+    prefetch = ahead[machine.collective_pipelining]
+    matmul = CollectiveMatmul(target, whole=target.compiler_options == "best")
+    pieces = (RowsInPieces(target),) if machine.async_reductions else ()  # else nothing hides the pieces of what is reduced
+    divide = (*pieces, matmul) if machine.collective_matmul else ()  # what is gathered ahead need not be divided
+    together = (DelayScaling(target),) if machine.combines_collectives else ()
+    keep = (KeepSchedule(target),) if machine.late_scheduled else ()
     return (*together, *attention, *prefetch, *divide, *keep)
 
 

@@ -14,7 +14,6 @@ from meshbridge import pipeline
 from meshbridge.cost.communication import communication
 from meshbridge.cost.memory import memory
 from meshbridge.cost.memory_limit import does_not_fit, misfit
-from meshbridge.cost.objective import opens, rings
 from meshbridge.cost.step import MARGIN, predict
 from meshbridge.decide.decisions import Decisions
 from meshbridge.ir import mlir
@@ -35,25 +34,27 @@ times its seconds: what is written counts for more than a doubtful gain."""
 
 def plan_variants(options: Options) -> tuple[PlanVariant, ...]:
     """The variants whose plans are compared under these options."""
-    if options.target is None:
-        return (PlanVariant(options.machine),)
+    if options.target.devices is None:
+        return (PlanVariant(),)
     as_written = (
-        PlanVariant(options.target.device),  # without prices of links, which mislead where they promise another plan
-        PlanVariant(options.machine),
-        PlanVariant(options.machine, hides=True),
+        PlanVariant(link_prices=False),  # they mislead where they promise another plan
+        PlanVariant(),
+        PlanVariant(hides=True),
     )
     return (*as_written, *ring_variants(options), *open_variants(as_written, options))
 
 
 def ring_variants(options: Options) -> tuple[PlanVariant, ...]:
     """The variant in which attention is planned for rings, on machines that have such."""
-    has_rings = options.collectives == "on" and rings(options.machine, options.compiler_options)
-    return (PlanVariant(options.machine, hides=True, keeps_queries=True),) if has_rings else ()
+    machine = options.target.machine
+    has_rings = options.collectives == "on" and machine is not None and machine.prefers_ring_attention
+    return (PlanVariant(hides=True, keeps_queries=True),) if has_rings else ()
 
 
 def open_variants(variants: Iterable[PlanVariant], options: Options) -> tuple[PlanVariant, ...]:
     """The same variants with constraints on intermediates as a minimum, on machines for which the planner may split further."""
-    may_open = options.inside == "open" and opens(options.machine)
+    machine = options.target.machine
+    may_open = options.inside == "open" and machine is not None and machine.refines_constraints
     return tuple(variant._replace(inside_open=True) for variant in variants) if may_open else ()
 
 
@@ -66,11 +67,11 @@ class Plan(NamedTuple):
 
 
 def best_plan(
-    variants: Sequence[PlanVariant], target: Target | None, limit: float, planned: Callable[[PlanVariant], ir.Module | None]
+    variants: Sequence[PlanVariant], devices: Target | None, limit: float, planned: Callable[[PlanVariant], ir.Module | None]
 ) -> Plan:
-    """The plan of the `variants` with the shortest predicted step on the `target`; without one, that of the first variant. Memory
-    is priced at the least of FACTORS at which a plan needs no more than `limit` bytes. `planned` gives None for a variant without
-    a plan of its own.
+    """The plan of the `variants` with the shortest predicted step on the `devices`; without any, that of the first variant.
+    Memory is priced at the least of FACTORS at which a plan needs no more than `limit` bytes. `planned` gives None for a variant
+    without a plan of its own.
 
     Raises MeshError where none does: by how much the one that needs least misses it, and for which tensors.
     """
@@ -86,16 +87,16 @@ def best_plan(
             elif least is None or needed < least[0]:
                 least = needed, module
         if fitting:
-            return _fastest(fitting, target)
+            return _fastest(fitting, devices)
     assert least is not None
     raise does_not_fit(least[1], limit)
 
 
-def _fastest(plans: Sequence[Plan], target: Target | None) -> Plan:
-    if target is None:
+def _fastest(plans: Sequence[Plan], devices: Target | None) -> Plan:
+    if devices is None:
         return plans[0]
     try:
-        steps = [predict(plan.module, target) for plan in plans]
+        steps = [predict(plan.module, devices) for plan in plans]
     except MeshError:  # the report says what its prediction stumbles over
         return plans[0]
     worth = admitted([plan.variant for plan in plans], [step.seconds for step in steps])
@@ -128,7 +129,7 @@ def best_plan_of(legal: ir.Module, options: Options, timings: list[Timing], on_p
             warnings.simplefilter("always")
             return copy if plan_in(copy, _in_mesh(options), variant, timings, seen=seen, on_pass=on_pass) else None
 
-    plan = best_plan(plan_variants(options), options.target, options.written_limit, planned)
+    plan = best_plan(plan_variants(options), options.target.devices, options.target.written_limit, planned)
     fitting = fitting_plan(plan.module, legal, options, timings, on_pass)
     if fitting is not None:
         return fitting
@@ -148,19 +149,19 @@ def fitting_plan(
     """The best plan that needs no more memory than a device of the machine has, where the one that is `planned` needs more; None
     where that fits, and where no plan does, of which it warns. None is sought where arguments and results alone are too large,
     or where the plan under the highest price of memory is."""
-    limit = options.implied_limit
+    limit = options.target.implied_limit
     needed = memory(main_function(planned)) if limit < inf else None
     if needed is None or needed.peak <= limit:
         return None
-    limited = replace(options, memory_limit=limit)
+    limited = options.limited(limit)
     if needed.peak - needed.temporaries <= limit:
         frugal = copy_module(legal)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a plan that nobody gets
-            plan_in(frugal, _in_mesh(limited), PlanVariant(options.machine, memory_factor=FACTORS[-1]), timings, on_pass=on_pass)
+            plan_in(frugal, _in_mesh(limited), PlanVariant(memory_factor=FACTORS[-1]), timings, on_pass=on_pass)
         if memory(main_function(frugal)).peak <= limit:
             return best_plan_of(legal, limited, timings, on_pass)
-    text = misfit(planned, limit).replace("the limit of", f"'{options.machine}' has,")
+    text = misfit(planned, limit).replace("the limit of", f"'{options.target.name}' has,")
     warnings.warn(f"warning: {text}; memory-limit 'none' plans as if it fitted", MemoryWarning, stacklevel=2)
     return None
 

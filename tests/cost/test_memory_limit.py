@@ -16,8 +16,8 @@ from jax.sharding import PartitionSpec as P
 import meshbridge
 from meshbridge import MemoryWarning, machines
 from meshbridge.cost.memory import largest, memory
-from meshbridge.cost.memory_limit import bytes_in
 from meshbridge.ir.mlir import MeshError, context, ir, main_function
+from meshbridge.machines.compile_target import bytes_in
 from meshbridge.tools import cli
 from testdata.realistic.catalogue import build as build_realistic
 from tests.operations.differential import device_mesh
@@ -84,19 +84,6 @@ def test_what_a_loop_only_reads_keeps_its_buffer(start: str, read: str) -> None:
     module = ir.Module.parse(LAST_READ.format(start=start, read=read), context())
     trip, loop = 4096, 4096 + 4096
     assert loop + trip <= memory(main_function(module)).temporaries < loop + trip + 64
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [(1e9, 1e9), (5, 5), ("7", 7), ("80GB", 80e9), ("16 GiB", 16 * 2**30), ("1.5TB", 1.5e12), ("2e3 MB", 2e9)]
-)
-def test_sizes(text: float | str, size: float) -> None:
-    assert bytes_in(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "GB", "-3GB", "0", "3 parsecs", "1.2.3", "nan", "inf", float("nan"), float("inf"), -1])
-def test_what_is_no_size(text: float | str) -> None:
-    with pytest.raises(MeshError, match=r"memory-limit is .*, expected a positive number of bytes, or one as in 80GB"):
-        bytes_in(text)
 
 
 @pytest.mark.slow

@@ -19,13 +19,14 @@ import meshbridge
 from meshbridge import resharding
 from meshbridge.cost.communication import communication
 from meshbridge.cost.memory import memory
-from meshbridge.cost.objective import NEUTRAL, UNNAMED, objective
+from meshbridge.cost.objective import NEUTRAL, objective
 from meshbridge.decide.decide import decide
 from meshbridge.decide.decisions import Decisions
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.ir.mlir import MeshError, context, functions_to_partition, ir, main_function
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.machines import machine
+from meshbridge.machines.compile_target import NO_DEVICE, CompileTarget
 from meshbridge.ops.rule import Interface
 from meshbridge.partition.mesh_spmdization import MeshSpmdization
 from meshbridge.pipeline import Options, build, run
@@ -42,17 +43,17 @@ MESHES = ((2, 4), (2, 2, 2), (4, 8), (2, 4, 4))
 def test_machines_by_name(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(MINE)
-    assert objective("bytes") == BYTES
-    assert objective("neutral") == NEUTRAL
-    assert objective(str(path)).launch == pytest.approx(5e10 * 0.5 * 2e-6)
+    assert objective(CompileTarget.of("bytes")) == BYTES
+    assert objective(CompileTarget.of("neutral")) == NEUTRAL
+    assert objective(CompileTarget.of(str(path))).launch == pytest.approx(5e10 * 0.5 * 2e-6)
     for _, name in machine.machines():
-        assert objective(name).launch == machine.named(name).link.launch_bytes > 0
+        assert objective(CompileTarget.of(name)).launch == machine.named(name).link.launch_bytes > 0
     with pytest.raises(MeshError, match=r"unknown machine 'abacus', expected one of bytes, neutral, .*v5e.*\.toml file"):
-        objective("abacus")
+        objective(CompileTarget.of("abacus"))
     with pytest.raises(MeshError, match="machine is 3, expected the name of one or the path of its file"):
         meshbridge.report(_activated(), machine=3)  # type: ignore[arg-type]
     with pytest.raises(MeshError, match=r"^nowhere\.toml: error: cannot read"):
-        objective("nowhere.toml")
+        objective(CompileTarget.of("nowhere.toml"))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -167,7 +168,7 @@ def test_devices_combine_by_themselves() -> None:
 
 
 def test_unnamed_machines_are_no_devices() -> None:
-    assert not {name for _, name in machine.machines()} & set(UNNAMED)
+    assert not {name for _, name in machine.machines()} & set(NO_DEVICE)
 
 
 def test_the_dearer_memory_is_the_less_is_held() -> None:
@@ -175,7 +176,7 @@ def test_the_dearer_memory_is_the_less_is_held() -> None:
     exported = build_realistic("gpt8_scan_fsdp_tp", "constrained", 8).export_for("cpu")
     held = []
     for factor in (1.0, 100.0):
-        decided = ShardingRefinement(machine="neutral", memory_factor=factor, annotate=False)
+        decided = ShardingRefinement(target=CompileTarget.of("neutral"), memory_factor=factor, annotate=False)
         module = formats.unpack(exported, context()).module
         run(build(Options(emit="mesh")).replacing("decided", decided).passes, module)
         held.append(memory(main_function(module)).temporaries)
@@ -187,10 +188,10 @@ def test_plans_for_devices_start_from_the_fewest_bytes_too() -> None:
     takes away."""
     exported = build_realistic("gpt8_scan_dp_tp", "constrained", 8).export_for("cuda")
     sent, held = [], []
-    launches = replace(objective("h100"), launch=2.25e6)
+    launches = replace(objective(CompileTarget.of("h100")), launch=2.25e6)
     for weights in (launches, replace(launches, is_thorough=False)):
         module = formats.unpack(exported, context()).module
-        run(build(Options(emit="mesh", machine="h100")).until("legal").passes, module)
+        run(build(Options.of(emit="mesh", machine="h100")).until("legal").passes, module)
         decide_for(module, weights)
         sent.append(communication(module).wire_bytes)
         held.append(memory(main_function(module)).temporaries)
@@ -202,4 +203,4 @@ def decide_for(module: ir.Module, weights: Objective) -> None:
     """Decides under an objective, and partitions."""
     with module.context, ir.Location.unknown():
         decisions = decide(functions_to_partition(module), module, Interface(), moves=8000, objective=weights)
-    MeshSpmdization(boundary=True, machine="h100").run_with(module, {Decisions: decisions})
+    MeshSpmdization(boundary=True, target=CompileTarget.of("h100")).run_with(module, {Decisions: decisions})

@@ -187,9 +187,9 @@ def test_of_plans_that_take_as_long_one_that_hides_more_may_send_more() -> None:
     zeros = f"%m = stablehlo.constant dense<0.0> : {rows[1]}\n"
     end = f"return %s, %m : {TENSOR}, {rows[1]}"
     bodies = {
-        PlanVariant("waits"): waiting + zeros,
-        PlanVariant("hides"): more + hidden,
-        PlanVariant("hides and sends less"): hidden + zeros,
+        PlanVariant(): waiting + zeros,
+        PlanVariant(hides=True): more + hidden,
+        PlanVariant(hides=True, keeps_queries=True): hidden + zeros,
     }
     planned = {way: read(body + end, arguments, results) for way, body in bodies.items()}
     target = of_machine(GPUS)

@@ -17,6 +17,7 @@ from meshbridge.cost.objective import HIDDEN, JOINED, objective
 from meshbridge.decide.beside import note_beside
 from meshbridge.ir.mlir import context
 from meshbridge.ir.sharding import Mesh, Sharding
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read import formats
 from meshbridge.resharding import Concurrency, Objective
@@ -42,9 +43,9 @@ def test_an_exchange_starts_by_itself() -> None:
 
 
 def test_only_compilers_that_combine_join() -> None:
-    assert objective("h100").combined_bytes == objective("v5e").combined_bytes == JOINED
+    assert objective(CompileTarget.of("h100")).combined_bytes == objective(CompileTarget.of("v5e")).combined_bytes == JOINED
     for name in ("cpu8", "neutral", "bytes"):
-        assert not objective(name).combined_bytes
+        assert not objective(CompileTarget.of(name)).combined_bytes
 
 
 @pytest.mark.parametrize(("source", "target"), [(SPLIT, WHOLE), (TERMS, WHOLE), (TERMS, SPLIT)])
@@ -53,10 +54,10 @@ def test_what_products_hide_costs_a_part(source: Sharding, target: Sharding) -> 
 
 
 def test_machines_hide_what_they_run_beside_products() -> None:
-    hidden = {name: objective(name, hides=True) for name in ("h100", "v5e", "v5p")}
+    hidden = {name: objective(CompileTarget.of(name), hides=True) for name in ("h100", "v5e", "v5p")}
     parts = {name: (each.hidden_gathers, each.hidden_reductions) for name, each in hidden.items()}
     assert parts == {"h100": (HIDDEN, HIDDEN), "v5e": (HIDDEN, 1.0), "v5p": (1.0, 1.0)}
-    assert objective("h100").hidden_gathers == 1.0, "nothing is said of what else the links are for"
+    assert objective(CompileTarget.of("h100")).hidden_gathers == 1.0, "nothing is said of what else the links are for"
 
 
 def _step(parameters: list[Any], x: Any) -> Any:
@@ -90,7 +91,7 @@ def test_early_and_late_tensors_of_a_step() -> None:
     module = formats.unpack(_exported(PartitionSpec(None, "a")), context()).module
     run(build(Options(emit="annotated")).until("legal").passes, module)
     graph = graph_of(module)
-    note_beside(graph, objective("h100"), is_small=True)
+    note_beside(graph, objective(CompileTarget.of("h100")), is_small=True)
     square = [tensor for tensor in graph.tensors if tensor.shape == (WIDTH, WIDTH)]
     count = 2 * LAYERS
     parameters = [tensor for tensor in square if tensor.boundary and tensor.gathered.combined == count + 1]
@@ -131,7 +132,7 @@ def test_layers_of_a_loop_are_gathered_and_their_gradients_reduced_beside_produc
     module = formats.unpack(export.export(jax.jit(step, in_shardings=shardings))(*shapes), context()).module
     run(build(Options(emit="annotated")).until("legal").passes, module)
     graph = graph_of(module)
-    note_beside(graph, objective("h100", hides=True), is_small=False)
+    note_beside(graph, objective(CompileTarget.of("h100"), hides=True), is_small=False)
     products = [node for node in graph.nodes if node.rule.is_contraction]
     read = [graph.tensors[tensor] for node in products for tensor in node.operands if graph.tensors[tensor].shape == (WIDTH,) * 2]
     assert [tensor.gathered.part for tensor in read] == [HIDDEN] * 2, "forward and backward"

@@ -32,7 +32,7 @@ QUICK = (
     "misc_fft2",
 )
 QUICK_VARIED = ("partly_manual", "branches_in_a_scan", "sorts", "checkpointed_with_dropout")
-MESH = pipeline.build(Options(emit="mesh", machine="bytes"))
+MESH = pipeline.build(Options.of(emit="mesh", machine="bytes"))
 
 
 def _cases() -> list[object]:
@@ -47,7 +47,7 @@ def test_annotations_say_what_memory_holds(name: str) -> None:
     exported = (build(name) if name in BUILDERS else PROGRAMS[name]).export()
     at_once, annotated = (formats.unpack(exported, context()).module for _ in range(2))
     pipeline.run(MESH.passes, at_once)
-    pipeline.run(pipeline.build(Options(emit="annotated", machine="bytes")).passes, annotated)
+    pipeline.run(pipeline.build(Options.of(emit="annotated", machine="bytes")).passes, annotated)
     read_back = parse(str(annotated), "annotated.mlir", context())
     pipeline.run(MESH.starting_at("decided").passes, read_back)
     assert str(read_back) == str(at_once)
@@ -66,7 +66,7 @@ def test_reshardings_say_why(name: str) -> None:
     module = _legal(name)
     decided = _decide(module)
     assert CHEAPEST in {found.why for found in decided} <= {ANNOTATED, CHEAPEST, SAME_VALUE}
-    pipeline.run(pipeline.build(Options(emit="annotated", machine="bytes")).starting_at("legal").passes, module)
+    pipeline.run(pipeline.build(Options.of(emit="annotated", machine="bytes")).starting_at("legal").passes, module)
     with module.context:
         (function,) = decisions_from_annotations(module).functions
     read = list(_reshardings_of(function))

@@ -83,9 +83,9 @@ def training_step(mesh: jax.sharding.Mesh, tokens: int, *, scanned: bool) -> tup
 def planned(jitted: Any, arguments: Any, machine: str, **way: Any) -> ir.Module | None:
     """One device's program in that way; None where that has no plan of its own."""
     module = formats.unpack(jax.export.export(jitted)(*arguments), context()).module
-    options = pipeline.Options(machine=machine, emit="mesh")
+    options = pipeline.Options.of(machine=machine, emit="mesh")
     pipeline.run(pipeline.build(options).until("legal").passes, module)
-    return module if plan_variants.plan_in(module, options, PlanVariant(machine, **way)) else None
+    return module if plan_variants.plan_in(module, options, PlanVariant(**way)) else None
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_what_is_written_stays(mesh: jax.sharding.Mesh) -> None:
     """Each dimension begins with the axes that are written there; arguments, results and what is open anyway stay as they are."""
     jitted, _, arguments = training_step(mesh, 16, scanned=False)
     module = formats.unpack(jax.export.export(jitted)(*arguments), context()).module
-    pipeline.run(pipeline.build(pipeline.Options(machine="bytes")).until("legal").passes, module)
+    pipeline.run(pipeline.build(pipeline.Options.of(machine="bytes")).until("legal").passes, module)
     with module.context, ir.Location.unknown():
         functions = [op for op in find(module.operation, ["func.func"]) if op.attributes["sym_name"].value == "main"]
         (graph,) = propagated(functions, module, Interface(), BYTES)
@@ -165,12 +165,12 @@ def test_the_predicted_step_chooses_it() -> None:
     ],
 )
 def test_machines_that_open(options: dict[str, Any], expected: bool) -> None:
-    assert bool(plan_variants.open_variants([PlanVariant("v5p:4x4x4")], pipeline.Options(**options))) == expected
+    assert bool(plan_variants.open_variants([PlanVariant()], pipeline.Options.of(**options))) == expected
 
 
 def test_a_doubtful_gain_is_left() -> None:
     """What is written holds where the step would be a little shorter without, and where nothing else fits, not."""
-    ways = [PlanVariant("closed"), PlanVariant("open", inside_open=True)]
+    ways = [PlanVariant(), PlanVariant(inside_open=True)]
     assert admitted(ways, [1.0, 1.001 / WORTH_OPENING]) == [0]
     assert admitted(ways, [1.0, 0.999 / WORTH_OPENING]) == [0, 1]
     assert admitted(ways[1:], [1.0]) == [0]

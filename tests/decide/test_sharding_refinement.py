@@ -29,7 +29,7 @@ from testdata.realistic.catalogue import build as build_realistic
 from tests.decide.graphs import graph_of
 from tests.operations.differential import Spec, device_mesh
 
-MESH = build(Options(emit="mesh", machine="bytes"))
+MESH = build(Options.of(emit="mesh", machine="bytes"))
 
 
 def _network(layers: int) -> jax.export.Exported:
@@ -51,7 +51,7 @@ def _network(layers: int) -> jax.export.Exported:
 
 def _annotated(exported: jax.export.Exported, *, until: str = "decided") -> ir.Module:
     module = formats.unpack(exported, context()).module
-    run(build(Options(emit="annotated", machine="bytes")).until(until).passes, module)
+    run(build(Options.of(emit="annotated", machine="bytes")).until(until).passes, module)
     return module
 
 
@@ -268,7 +268,7 @@ func.func @main(%x: tensor<32x32xf32>) -> tensor<32x32xf32> {{
   return %2 : tensor<32x32xf32>
 }}"""
     module = formats.read(program.encode(), "a.mlir", context()).module
-    run(build(Options(emit="annotated", machine="bytes")).passes, module)
+    run(build(Options.of(emit="annotated", machine="bytes")).passes, module)
     product = next(op for op in walk_all(module) if op.name == "stablehlo.dot_general")
     assert axis_array(product.attributes[OPTION])[:2] == axis_array(
         ir.Attribute.parse(f"#mesh.axisarray<[{split}]>", module.context)

@@ -30,8 +30,8 @@ def program(attention: Attention, mesh: jax.sharding.Mesh, spec: PartitionSpec, 
 
 def planned(module: ir.Module, machine: str, *passes: pipeline.Pass, keeps_queries: bool) -> ir.Module:
     """One device's program in that way, without the passes that hide collectives, but for these."""
-    options = pipeline.Options(machine=machine, emit="mesh")
-    stages = pipeline.build(options, PlanVariant(machine, keeps_queries=keeps_queries)).until("partitioned")
+    options = pipeline.Options.of(machine=machine, emit="mesh")
+    stages = pipeline.build(options, PlanVariant(keeps_queries=keeps_queries)).until("partitioned")
     pipeline.run((*stages.passes, *passes), module)
     return module
 
@@ -57,10 +57,10 @@ def test_queries_stay_where_they_are(attention: Attention, mesh: jax.sharding.Me
 def test_the_predicted_step_chooses(mesh: jax.sharding.Mesh) -> None:
     """Of a long sequence the balanced ring computes half of the products, and two of seven again. It sends more."""
     shapes = [jax.ShapeDtypeStruct((2, 16384, heads, 64), jnp.bfloat16) for heads in (8, 4, 4)]
-    spec, options = PartitionSpec("data", "model"), pipeline.Options(machine=EXCHANGED, emit="mesh")
+    spec, options = PartitionSpec("data", "model"), pipeline.Options.of(machine=EXCHANGED, emit="mesh")
     found, free = (program(hand_written(causal), mesh, spec, shapes) for _ in range(2))
     partitioning.partition_module(found, options)
-    pipeline.run(pipeline.build(options, PlanVariant(EXCHANGED)).passes, free)
+    pipeline.run(pipeline.build(options, PlanVariant()).passes, free)
     assert [bool(counted(each, "mesh.all_to_all")) for each in (free, found)] == [True, False]
     assert multiplied(found) < 0.7 * multiplied(free)
 
@@ -70,7 +70,7 @@ def test_the_predicted_step_chooses(mesh: jax.sharding.Mesh) -> None:
 )
 def test_it_is_planned_only_where_queries_are_split(spec: PartitionSpec, plans: int, mesh: jax.sharding.Mesh) -> None:
     module = program(hand_written(causal), mesh, spec, drawn())
-    timings = partitioning.partition_module(module, pipeline.Options(machine=EXCHANGED))
+    timings = partitioning.partition_module(module, pipeline.Options.of(machine=EXCHANGED))
     assert Counter(timing.name for timing in timings)["mesh-spmdization"] == plans
 
 
@@ -81,7 +81,7 @@ def test_keys_that_are_split_are_no_queries(mesh: jax.sharding.Mesh) -> None:
     rows, keys = (NamedSharding(mesh, PartitionSpec("data", *rest)) for rest in ((), ("model",)))
     jitted = jax.jit(attention, in_shardings=(rows, keys, keys), out_shardings=rows)
     timings = partitioning.partition_module(
-        formats.unpack(jax.export.export(jitted)(query[:, :1], *cache), context()).module, pipeline.Options(machine=EXCHANGED)
+        formats.unpack(jax.export.export(jitted)(query[:, :1], *cache), context()).module, pipeline.Options.of(machine=EXCHANGED)
     )
     assert Counter(timing.name for timing in timings)["mesh-spmdization"] == 3
 
@@ -92,5 +92,5 @@ def test_logits_are_no_scores() -> None:
     rows = NamedSharding(devices, PartitionSpec("data"))
     loss = jax.jit(lambda x, w: jax.nn.logsumexp(x @ w, axis=-1).sum(), in_shardings=(rows, rows))
     module = formats.unpack(jax.export.export(loss)(jnp.ones((16, 8)), jnp.ones((8, 32))), context()).module
-    timings = partitioning.partition_module(module, pipeline.Options(machine=EXCHANGED))
+    timings = partitioning.partition_module(module, pipeline.Options.of(machine=EXCHANGED))
     assert Counter(timing.name for timing in timings)["mesh-spmdization"] == 3

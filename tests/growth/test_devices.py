@@ -89,7 +89,7 @@ def test_uneven_programs_do_not_grow() -> None:
     texts = []
     for data, model in (MESHES[0], MESHES[-1]):
         program = formats.unpack(scaled(1, data, model, "uneven").export_for("cpu"), mlir.context())
-        partition_and_report(program.module, Options(machine="bytes"))
+        partition_and_report(program.module, Options.of(machine="bytes"))
         texts.append(str(program.module))
     assert PAIRS not in texts[1]
     assert len(texts[1]) <= 2 * len(texts[0])

@@ -10,6 +10,7 @@ from meshbridge import pipeline
 from meshbridge.dialect.assembly import read
 from meshbridge.ir.mlir import context, ir
 from meshbridge.ir.passes import Pass
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.overlap.matmul.collective_matmul import CollectiveMatmul
 from meshbridge.overlap.schedule.keep_schedule import KeepSchedule
 from tests.work import lines_run
@@ -53,9 +54,9 @@ return {updated}, %d0 : {types}, {X}
 @pytest.mark.parametrize(
     "step",
     [
-        CollectiveMatmul("v5e:2x4"),
-        CollectiveMatmul("v5p:2x2x2", compiler_options="best", whole=True),
-        KeepSchedule("h100:1x1x8", least=0),
+        CollectiveMatmul(CompileTarget.of("v5e:2x4")),
+        CollectiveMatmul(CompileTarget.of("v5p:2x2x2", compiler_options="best"), whole=True),
+        KeepSchedule(CompileTarget.of("h100:1x1x8"), least=0),
     ],
     ids=lambda step: step.name,
 )

@@ -67,7 +67,7 @@ def test_a_plan_is_for_the_links_that_its_axes_are_on() -> None:
 def test_what_a_user_names_counts() -> None:
     planning = Planning({"machine": "v5e:4x4", "layout": "a=x"})
     options = planning.on(V5E)
-    assert (options.machine, options.layout) == ("v5e:4x4", "a=x")
+    assert (options.target.name, options.target.layout) == ("v5e:4x4", "a=x")
     assert Planning({"machine": "neutral"}).report_of(partial(program, 4, 4), V5E).why_machine == ""
     with pytest.raises(MeshError, match="ends within x and y"):
         Planning({"machine": "v5e:4x4", "layout": "*=x&y"}).report_of(partial(program, 4, 4), V5E)

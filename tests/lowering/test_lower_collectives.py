@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from meshbridge.ir import groups, relays
 from meshbridge.ir.sharding import Mesh
+from meshbridge.machines.compile_target import CompileTarget
 from tests import simulator
 from tests.lowering.cases import OPERATIONS, Member, rooted
 from tests.lowering.drawn_programs import PHASES, programs
@@ -32,7 +33,7 @@ def test_operation_equals_the_simulator(operation: str, form: str, data: st.Data
     program = data.draw(programs(operation, form))
     spelling = data.draw(st.sampled_from(SPELLINGS))
     machine = data.draw(st.sampled_from(MACHINES))
-    found = run([each.case for each in program], form=form, replica_groups=spelling, machine=machine)
+    found = run([each.case for each in program], form=form, replica_groups=spelling, target=CompileTarget.of(machine))
     for expectation, results in zip(program, found, strict=True):
         expectation.check(results)
 

@@ -174,8 +174,8 @@ def test_a_machine_reads_the_same_in_every_process() -> None:
 def test_a_device_under_its_best_options(tmp_path: Path) -> None:
     """What the file does not say of them is as by default."""
     path = tmp_path / "mine.toml"
-    best = '[step.best]\nasync_collectives = ["all_reduce"]\ncollective_pipelining = "all"\n[options.explicit]\nxla_a = 1\n[compiler]'
-    path.write_text(MINE.replace("[compiler]", best, 1))
+    best = '[step.best]\nasync_collectives = ["all_reduce"]\ncollective_pipelining = "all"\n[options.explicit]\nxla_a = 1\n'
+    path.write_text(MINE.replace("[compiler]", f"{best}[compiler]", 1))
     found = target.of_machine(f"{path}:1x1x2").machine
     under = target.of_machine(f"{path}:1x1x2", compiler_options="best").machine
     assert (found.async_collectives, found.collective_pipelining, found.collective_matmul) == (("all_gather",), "none", False)

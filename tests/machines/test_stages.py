@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from meshbridge.ir.digits import Digit, axis_digits, divided, group_size, groups_along
 from meshbridge.ir.sharding import Mesh
 from meshbridge.machines import machine
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.machines.stages import inner_sizes
 from tests.lowering.cases import OPERATIONS
 from tests.lowering.harness import run
@@ -64,5 +65,5 @@ def test_two_collectives_do_what_one_does(operation: str, data: st.DataObject, t
     path.write_text(at_once.replace("wrap_multiple = 4", "wrap_multiple = 2"))
     mesh = data.draw(st.sampled_from([Mesh("m", shape) for shape in ((8,), (2, 4), (4, 2), (2, 2, 2))]))
     expected = [data.draw(OPERATIONS[operation](mesh)) for _ in range(8)]
-    for each, found in zip(expected, run([each.case for each in expected], machine=str(path)), strict=True):
+    for each, found in zip(expected, run([each.case for each in expected], target=CompileTarget.of(str(path))), strict=True):
         each.check(found)

@@ -17,6 +17,7 @@ from meshbridge import pipeline
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
 from meshbridge.cost.memory import memory
 from meshbridge.ir.mlir import ir, main_function
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.overlap.attention.ring_attention import RingAttention
 from tests.overlap.attention.attention_programs import VARIANTS, Attention, counted, gathered
 from tests.overlap.attention.gradient_programs import distance
@@ -93,7 +94,7 @@ def step(model: Transformer, mesh: jax.sharding.Mesh, arguments: Any) -> ir.Modu
     weights, x = NamedSharding(mesh, P()), NamedSharding(mesh, TOKENS)
     jitted = jax.jit(jax.value_and_grad(partial(model.loss, pin=pin)), in_shardings=(weights, x), out_shardings=(None, weights))
     module = gathered(jitted, *arguments)
-    pipeline.run((OptimizeCollectives(0, machine="h100"),), module)
+    pipeline.run((OptimizeCollectives(0, target=CompileTarget.of("h100")),), module)
     return module
 
 

@@ -78,7 +78,7 @@ def measure(row: Row, module: ir.Module, without: Collection[str] = ()) -> Figur
     trial, optimised = watch.taken, watch.optimised
     assert trial is not None
     assert optimised is not None
-    seconds = predict(optimised, options.target).seconds if options.target is not None else None
+    seconds = predict(optimised, options.target.devices).seconds if options.target.devices is not None else None
     sent = communication(optimised)
     return Figures(
         partitioned=digest(ir.Module.parse(trial.partitioned, module.context)),

@@ -51,7 +51,7 @@ def optional_passes() -> tuple[str, ...]:
     found = {*owners().values(), *STEPS}
     for machine in ("bytes", "neutral", "h100:1x1x8", "v5e:2x4", "v5p:4x4x4"):
         for options in ("default", "best"):
-            stages = _build(Options(machine=machine, compiler_options=options)).stages
+            stages = _build(Options.of(machine=machine, compiler_options=options)).stages
             found |= {step.name for stage in stages if stage.name in ("optimised", "lowered") for step in stage.passes}
     return tuple(sorted(found - NECESSARY))
 

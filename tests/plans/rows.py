@@ -71,7 +71,7 @@ class Row:
     @property
     def planned(self) -> Options:
         """How it is planned."""
-        return Options(machine=self.machine, compiler_options=self.options)
+        return Options.of(machine=self.machine, compiler_options=self.options)
 
     @property
     def source(self) -> Source:

@@ -109,7 +109,7 @@ def test_report_and_compare(name: str) -> None:
     assert calling is not None
     wanted = expected(name)
     for contestant in CONTESTANTS.values():
-        module = contestant.prepare(formats.copy_module(opened.module), pipeline.DEFAULTS.machine, "default")
+        module = contestant.prepare(formats.copy_module(opened.module), pipeline.DEFAULTS.target)
         compiled = spmd.compile(module, jax.devices()[: report.mesh.size], shardy=contestant.shardy)
         arrays = calling.flatten(fresh(program.given), fresh(program.given_named))
         places = boundary(opened.module)[0]

@@ -22,6 +22,7 @@ from meshbridge.cost.objective import objective
 from meshbridge.ir.mlir import context, ir
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.machines import machine
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.pipeline import PlanVariant
 from meshbridge.read import formats
 from meshbridge.resharding.steps import AllGather
@@ -36,7 +37,7 @@ NODES, ACROSS = "h100:1x4x2", "model=infiniband"
 
 
 def test_how_much_slower_a_network_is() -> None:
-    rates = objective("h100:1x2x4", MESH).rates
+    rates = objective(CompileTarget.of("h100:1x2x4"), MESH).rates
     assert rates is not None
     inside, between, both = (rates.gathering(frozenset(axes)).bytes for axes in (("model",), ("data",), ("data", "model")))
     assert inside == pytest.approx(1.0)
@@ -48,7 +49,7 @@ def test_how_much_slower_a_network_is() -> None:
 
 
 def test_prices_are_of_the_axes_that_a_value_goes_along() -> None:
-    slow = objective(NODES, MESH, ACROSS)
+    slow = objective(CompileTarget.of(NODES, ACROSS), MESH)
     whole, along_data, along_model = Sharding("mesh", ((), ())), Sharding("mesh", ((0,), ())), Sharding("mesh", ((1,), ()))
     price = [resharding.cost((8192, 1024), "f32", MESH, source, whole, slow) for source in (along_data, along_model)]
     plain = [resharding.cost((8192, 1024), "f32", MESH, source, whole, slow.plain) for source in (along_data, along_model)]
@@ -61,7 +62,7 @@ def test_prices_are_of_the_axes_that_a_value_goes_along() -> None:
 @pytest.mark.parametrize(("layout", "first"), [("model=infiniband", 1), ("data=infiniband", 0)])
 def test_slow_axes_are_gathered_along_first(layout: str, first: int) -> None:
     machine = NODES if first else "h100:1x2x4"
-    options = replace(objective(machine, MESH, layout).planning_on(MESH), scratch=0)
+    options = replace(objective(CompileTarget.of(machine, layout), MESH).planning_on(MESH), scratch=0)
     plan = resharding.plan((512, 512), "f32", MESH, Sharding("mesh", ((0,), (1,))), Sharding("mesh", ((), ())), options)
     gathers = [step for step in plan.steps if isinstance(step, AllGather)]
     assert [{digit.axis for digit in step.digits} for step in gathers] == [{first}, {1 - first}]
@@ -126,7 +127,7 @@ def two_layers() -> export.Exported:
 @pytest.mark.parametrize("emit", ["mesh", "local", "exported"])
 def test_the_plan_that_is_taken_is_not_made_again(emit: pipeline.Emit) -> None:
     """It is what follows from the prices that were paid for it, reasons and all. What is partitioned alike is optimised once."""
-    options = pipeline.Options(emit=emit, machine=NODES, layout="b=infiniband", explain=True)
+    options = pipeline.Options.of(emit=emit, machine=NODES, layout="b=infiniband", explain=True)
     program, stages = two_layers(), list[str]()
     module = formats.unpack(program, context()).module
     timings = partitioning.partition_module(module, options, on_stage=lambda stage, _: stages.append(stage))
@@ -134,7 +135,7 @@ def test_the_plan_that_is_taken_is_not_made_again(emit: pipeline.Emit) -> None:
     assert names["mesh-spmdization"] == 3
     assert stages == ["source", "annotated", "legal", "optimised", *(["lowered"] if emit != "mesh" else [])]
     again, partitioned = [], set()
-    for way in (PlanVariant(NODES), PlanVariant("h100"), PlanVariant(NODES, hides=True)):
+    for way in (PlanVariant(), PlanVariant(link_prices=False), PlanVariant(hides=True)):
         again.append(formats.unpack(program, context()).module)
         made = pipeline.build(options, way)
         pipeline.run(made.until("partitioned").passes, again[-1])
@@ -178,7 +179,7 @@ def test_an_exchange_costs_the_copies_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     text = (Path(machines.__file__).parent / "tpu" / "v5e.toml").read_text()
     path.write_text("\n".join(line for line in text.splitlines() if not line.startswith("copy_bandwidth")))
-    found = [objective(f"{name}:2x4", MESH).rates for name in ("v5e", path)]
+    found = [objective(CompileTarget.of(f"{name}:2x4"), MESH).rates for name in ("v5e", path)]
     copying, free = (rates for rates in found if rates is not None)
     axes, link = frozenset(("model",)), machine.named("v5e").link
     seconds = 2 / machine.named("v5e").copy_bandwidth / (3 / 4)  # of 4 pieces 3 are received

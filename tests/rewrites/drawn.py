@@ -16,6 +16,7 @@ import meshbridge
 from meshbridge import pipeline
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
 from meshbridge.ir.mlir import ir
+from meshbridge.machines.compile_target import CompileTarget
 
 P = PartitionSpec
 Pin = Callable[[Any, PartitionSpec], Any]
@@ -81,7 +82,7 @@ class Program:
         structs = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in self.arguments]
         module: ir.Module = meshbridge.partition(self.jitted(), *structs, emit="mesh", machine=self.machine, collectives="off")
         if self.shortened:
-            pipeline.run((OptimizeCollectives(combine=0, machine=self.machine),), module)
+            pipeline.run((OptimizeCollectives(combine=0, target=CompileTarget.of(self.machine)),), module)
         return module
 
     def planned(self, machine: str) -> ir.Module:

@@ -146,7 +146,7 @@ def test_jax_programs(name: str, slow_links: str) -> None:
 
 def optimised(machine: str) -> tuple[Any, ...]:
     """The passes that make communication less and hide it."""
-    (stage,) = (each for each in pipeline.build(pipeline.Options(machine=machine)).stages if each.name == "optimised")
+    (stage,) = (each for each in pipeline.build(pipeline.Options.of(machine=machine)).stages if each.name == "optimised")
     return stage.passes
 
 

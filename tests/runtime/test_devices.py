@@ -19,6 +19,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 import meshbridge
 from meshbridge.ir.mlir import MeshError
 from meshbridge.jitted.plans import Planning
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.machines.machine import machines, of_kind
 from meshbridge.runtime import devices
 from meshbridge.runtime.compiler_options import CompilerOptions
@@ -77,7 +78,9 @@ def test_partition_and_compile_plan_for_it(running: Any, monkeypatch: pytest.Mon
     assert str(meshbridge.partition(program, emit="mesh")) == expected["h100"]
     taken: Counter[str] = Counter()
     plan = meshbridge.partitioning.partition_module
-    monkeypatch.setattr(meshbridge.partitioning, "partition_module", lambda m, how: (taken.update([how.machine]), plan(m, how)))
+    monkeypatch.setattr(
+        meshbridge.partitioning, "partition_module", lambda m, how: (taken.update([how.target.name]), plan(m, how))
+    )
     running()
     monkeypatch.setattr(devices, "of", lambda some: devices.Chosen({"cpu": "h100"}[some[0].platform]))
     meshbridge.compile(exported("cpu"))
@@ -90,7 +93,7 @@ def test_the_plan_is_for_the_options_that_it_is_compiled_under(monkeypatch: pyte
     plan = meshbridge.partitioning.partition_module
 
     def noting(module: Any, how: Any, **observers: Any) -> Any:
-        planned.append(how.compiler_options)
+        planned.append(how.target.compiler_options)
         return plan(module, how, **observers)
 
     monkeypatch.setattr(meshbridge.partitioning, "partition_module", noting)
@@ -100,8 +103,8 @@ def test_the_plan_is_for_the_options_that_it_is_compiled_under(monkeypatch: pyte
     meshbridge.partition(program)
     meshbridge.partition(program, compiler_options="best")
     assert planned == ["best", "default", "default", "default", "best"]
-    assert Planning().on(()).compiler_options == "default"
-    assert Planning(compiler_options=CompilerOptions("best")).on(()).compiler_options == "best"
+    assert Planning().on(()).target.compiler_options == "default"
+    assert Planning(compiler_options=CompilerOptions("best")).on(()).target.compiler_options == "best"
     for found in (meshbridge.report(program), meshbridge.report(program, compiler_options="best")):
         assert json.loads(found.to_json())["compiler_options"] == found.compiler_options
     with pytest.raises(MeshError, match="compiler-options is 'fast', expected one of default, best"):
@@ -155,6 +158,7 @@ def test_jax_is_neither_imported_nor_started(first: str) -> None:
 )
 def test_what_devices_are(device: Any, named: str, expected: str | None) -> None:
     """A machine that somebody names for the plan, unless it is of another platform; that says under which options to compile."""
-    found = devices.machine_of([device], named)
+    machine = CompileTarget.of(named).machine
+    found = devices.machine_of([device], machine)
     assert (found and found.name) == expected
-    assert devices.machine_of([], named) is None
+    assert devices.machine_of([], machine) is None

@@ -22,6 +22,7 @@ import meshbridge
 from meshbridge.cost.step import predict
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.ir.mlir import MeshError, context, ir
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read import formats
 from meshbridge.search.mesh_search import MeshSearch
@@ -85,12 +86,12 @@ def sharded(step: Callable[..., Any], plan: meshbridge.SearchedPlan) -> Any:
 def propagated_seconds(exported: Any, machine: str) -> float:
     """The predicted step of a program that is decided by propagation alone."""
     module = formats.unpack(exported, context(), (), None, None).module
-    options = Options(emit="mesh", machine=machine)
-    stages = build(options).replacing("decided", ShardingRefinement(moves=0, machine=machine, annotate=False))
+    options = Options.of(emit="mesh", machine=machine)
+    stages = build(options).replacing("decided", ShardingRefinement(moves=0, target=CompileTarget.of(machine), annotate=False))
     with module.context, ir.Location.unknown():
         run(stages.passes, module, verified="none")
-        assert options.target is not None
-        return predict(module, options.target).seconds
+        assert options.target.devices is not None
+        return predict(module, options.target.devices).seconds
 
 
 def constrained_source(source: str, plan: meshbridge.SearchedPlan) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from meshbridge.collectives.independent import Candidate, CombinedCollectives, independent, replace
 from meshbridge.collectives.permute_plans import Edges, LaneExchange, LanePermute, Launch, Moves, Planner
 from meshbridge.collectives.rewriter import MeshRewriter
-from meshbridge.cost.objective import UNNAMED, device, objective
+from meshbridge.cost.objective import objective
 from meshbridge.cost.permutes import permute_time
 from meshbridge.cost.seconds import collective_time
 from meshbridge.dialect import build
@@ -29,8 +29,8 @@ from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import rewriting
 from meshbridge.ir.sequences import entry
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
+from meshbridge.machines.compile_target import BYTES_TARGET, CompileTarget
 from meshbridge.machines.layout import place
-from meshbridge.machines.target import has_topology, of_machine
 
 
 @register
@@ -55,31 +55,29 @@ class MergePermutes(Pass):
     name: ClassVar[str] = "merge-permutes"
     bytes: int = 2**16
     """Up to as many bytes are copied into one buffer to spare a launch, as in `combine-collectives`."""
-    machine: str = "bytes"
+    target: CompileTarget = BYTES_TARGET
     """For whose time to plan (docs/targets.md). On any but `bytes` more bytes may be sent where it takes less time: operands are
     padded to one size, and an all-to-all also sends for devices that had nothing to send; the busiest device sends no more."""
-    layout: str = ""
-    "Where the mesh is on a machine with a topology."
 
     def run(self, module: ir.Module) -> bool:
-        """Raises MeshError for a machine that is not known."""
+        """Raises MeshError where the mesh does not fit the topology of the target."""
         with rewriting(MeshRewriter, module) as rewriter:
-            return merge(rewriter, self.bytes, self.machine, self.layout)
+            return merge(rewriter, self.bytes, self.target)
 
 
 _LISTED = "stablehlo.collective_permute"
 _NAMES = frozenset((ShiftOp.OPERATION_NAME, PermuteOp.OPERATION_NAME, _LISTED))
 
 
-def merge(rewriter: MeshRewriter, limit: float, machine: str, layout: str) -> bool:
+def merge(rewriter: MeshRewriter, limit: float, target: CompileTarget) -> bool:
     """Merges what it can (see the options of `MergePermutes`); returns whether there was anything."""
     changed = False
-    while _merge_once(rewriter, limit, machine, layout):  # what has been merged may stand beside more
+    while _merge_once(rewriter, limit, target):  # what has been merged may stand beside more
         changed = True
     return changed
 
 
-def _merge_once(rewriter: MeshRewriter, limit: float, machine: str, layout: str) -> bool:
+def _merge_once(rewriter: MeshRewriter, limit: float, target: CompileTarget) -> bool:
     rewriter.finish()
     known: dict[object, _Pairs | None] = {}
     found: dict[ir.Value, _Pairs] = {}
@@ -93,7 +91,7 @@ def _merge_once(rewriter: MeshRewriter, limit: float, machine: str, layout: str)
     merged = []
     for group in independent(candidates, rewriter, np.inf):
         permutes = [found[each.op.results[0]] for each in group]
-        launches = _planner(permutes[0], limit, machine, layout).plan([each.moves for each in permutes])
+        launches = _planner(permutes[0], limit, target).plan([each.moves for each in permutes])
         if len(launches) < len(group):
             merged.append(_replacement([each.op for each in group], permutes, launches, rewriter))
     return replace(merged, rewriter)
@@ -165,16 +163,16 @@ def _in_groups(positions: Numbers, mesh: Mesh) -> tuple[Axes, Numbers]:
     raise AssertionError("all devices are one group")
 
 
-def _planner(pairs: _Pairs, limit: float, machine: str, layout: str) -> Planner:
+def _planner(pairs: _Pairs, limit: float, target: CompileTarget) -> Planner:
     """What plans for permutes along the axes of `pairs`. XLA:GPU joins permutes of the same pairs, and XLA:TPU does not (jaxlib
     0.10.2, three of 4 KB, 8 H100 and 8 v5e)."""
-    count, axes, launch = pairs.count, pairs.axes, objective(machine).launch
+    count, axes, launch = pairs.count, pairs.axes, objective(target).launch
     if not launch:
         return Planner(count, limit, launch, lambda each: each.sent(count))
-    joins = machine not in UNNAMED and device(machine).platform == "gpu"
-    if not has_topology(machine):
+    joins = target.machine is not None and target.machine.platform == "gpu"
+    if target.devices is None:
         return Planner(count, limit, launch, lambda each: each.longest + launch, joins)
-    placement = place(pairs.mesh, of_machine(machine, layout))
+    placement = place(pairs.mesh, target.devices)
 
     def seconds(each: Launch) -> float:
         if isinstance(each, LaneExchange):

@@ -22,6 +22,7 @@ from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import rewriting
+from meshbridge.machines.compile_target import BYTES_TARGET, CompileTarget
 
 PATTERNS: tuple[MeshPattern, ...] = tuple(
     dict.fromkeys(
@@ -58,10 +59,8 @@ class OptimizeCollectives(Pass):
     name: ClassVar[str] = "optimize-collectives"
     combine: int = 2**16
     "Largest buffer, in bytes, that small collectives are combined into; see `combine-collectives`."
-    machine: str = "bytes"
+    target: CompileTarget = BYTES_TARGET
     "For whose time permutes are merged; see `merge-permutes`."
-    layout: str = ""
-    "Where the mesh is on a machine with a topology."
     growth: int = 2**28
     "Bytes by which what a loop holds may grow for each collective that leaves it; see `delay-reductions`, `hoist-collectives`."
 
@@ -72,7 +71,7 @@ class OptimizeCollectives(Pass):
             changed = rewriter.apply(PATTERNS)
             if rewriter.loops:
                 changed |= self._empty_loops(rewriter)
-            changed |= merge(rewriter, self.combine, self.machine, self.layout)
+            changed |= merge(rewriter, self.combine, self.target)
             return combine(rewriter, self.combine) or changed
 
     def _empty_loops(self, rewriter: MeshRewriter) -> bool:

@@ -20,8 +20,8 @@ from meshbridge.ir.builder import op_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir
 from meshbridge.ir.uses import defining_name, is_argument
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.machines.machine import Machine
-from meshbridge.machines.target import Target
 from meshbridge.ops.traits import Trait, has, ops_with
 
 SUMMED = 0.6
@@ -67,10 +67,10 @@ class OverlapCosts:
     _known_loads: dict[ir.Block, _Loads] = field(default_factory=dict)
 
     @staticmethod
-    def of(module: ir.Module, machine: Machine, target: Target | None) -> OverlapCosts:
-        """As if all links were alike where there is no `target`. Raises MeshError where no step can be predicted."""
-        times = collective_times(module, machine, target)
-        return OverlapCosts(machine, runs(module, machine, times), times)
+    def of(module: ir.Module, target: CompileTarget) -> OverlapCosts:
+        """As if all links were alike where the `target` has no topology. Raises MeshError where no step can be predicted."""
+        times = collective_times(module, target)
+        return OverlapCosts(target.device, runs(module, target, times), times)
 
     @property
     def kernel_launch(self) -> float:

@@ -1,8 +1,6 @@
-"""The limit of memory that a plan must keep: read from text, and the diagnostic for a plan that does not."""
+"""The diagnostic for a plan that needs more memory than its limit."""
 
 from __future__ import annotations
-
-import re
 
 from meshbridge.cost.memory import largest, memory
 from meshbridge.ir.builder import op_of
@@ -11,27 +9,8 @@ from meshbridge.ir.mlir import MeshError, ir, main_function, title
 from meshbridge.ir.uses import block_of, is_argument
 from meshbridge.text import size_text
 
-UNLIMITED = "none"
-"""What is written for no limit of memory."""
-
 NAMED = 4
 """How many tensors a diagnostic names that take the most memory."""
-
-_UNITS = {"": 1, "B": 1} | {f"{letter}B": 1000**n for n, letter in enumerate("KMGT", 1)}
-_UNITS |= {f"{letter}iB": 1024**n for n, letter in enumerate("KMGT", 1)}
-
-
-def bytes_in(size: float | str) -> float:
-    """A number of bytes, as one or as in `80GB` and `16 GiB`. Raises MeshError for what is none, and where it is not positive."""
-    found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([A-Za-z]*)\s*", str(size))
-    try:
-        if found is None or found[2] not in _UNITS or not (number := float(found[1])) > 0:
-            raise ValueError
-    except ValueError:
-        raise MeshError(
-            f"error: memory-limit is {size!r}, expected a positive number of bytes, or one as in 80GB or 16GiB"
-        ) from None
-    return number * float(_UNITS[found[2]])
 
 
 def does_not_fit(module: ir.Module, limit: float) -> MeshError:

@@ -17,13 +17,15 @@ from meshbridge.analysis.executions import BRANCHING
 from meshbridge.analysis.known_values import branch
 from meshbridge.analysis.trip_count import trip_count
 from meshbridge.cost.collective_ops import alike_time, arranged_bytes, issued_kind, time_of
-from meshbridge.cost.communication import communicating
+from meshbridge.cost.communication import Collective, communicating
 from meshbridge.cost.flops import products
 from meshbridge.cost.fusion import Buffers, Fusion, Known
 from meshbridge.cost.schedule import Task, starts
 from meshbridge.cost.seconds import Time, op_time
 from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir, main_function, walk
+from meshbridge.ir.sharding import Axes, Mesh
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.machines.layout import place
 from meshbridge.machines.machine import Machine
 from meshbridge.machines.target import Target
@@ -91,15 +93,15 @@ class PredictedStep(Execution):
     "The devices."
 
 
-def predict(module: ir.Module, target: Target) -> PredictedStep:
-    """The step of one device's program (stages 3 to 5) on the devices of `target`.
+def predict(module: ir.Module, devices: Target) -> PredictedStep:
+    """The step of one device's program (stages 3 to 5) on these devices.
 
     Takes time in operations, whatever the number of devices, but for permutes. Raises MeshError for a mesh that does not fit the
-    target, and for collectives along no axes of a mesh.
+    devices, and for collectives along no axes of a mesh.
     """
-    run = _Prediction(target.machine, collective_times(module, target.machine, target)).execution(_body(module))
+    run = _Prediction(devices.machine, times_on_links(module, devices)).execution(_body(module))
     seconds = (run.seconds, run.compute_seconds, run.communication_seconds)
-    return PredictedStep(*seconds, run.slices, target)
+    return PredictedStep(*seconds, run.slices, devices)
 
 
 class OpRun(NamedTuple):
@@ -111,19 +113,19 @@ class OpRun(NamedTuple):
     "For which the device runs nothing before it."
 
 
-def runs(module: ir.Module, machine: Machine, times: Mapping[ir.Operation, Time]) -> dict[ir.Operation, OpRun]:
+def runs(module: ir.Module, target: CompileTarget, times: Mapping[ir.Operation, Time]) -> dict[ir.Operation, OpRun]:
     """The predicted run of each operation that is a kernel or a collective, of which `times` are those of `collective_times`.
     Raises MeshError as `predict` does."""
-    prediction = _Prediction(machine, times)
+    prediction = _Prediction(target.device, times)
     prediction.execution(_body(module))
     return prediction.runs
 
 
-def step_seconds(module: ir.Module, machine: Machine, target: Target | None, *, epilogues: bool = False) -> float:
-    """The seconds of the predicted step, as if all links were alike where no `target` says how devices are connected; by
+def step_seconds(module: ir.Module, target: CompileTarget, *, epilogues: bool = False) -> float:
+    """The seconds of the predicted step, as if all links were alike where the `target` has no topology; by
     `epilogues` as if products wrote what elementwise operations make of their results. Raises MeshError as `predict` does."""
-    times = collective_times(module, machine, target)
-    return _Prediction(machine, times, epilogues=epilogues).execution(_body(module)).seconds
+    times = collective_times(module, target)
+    return _Prediction(target.device, times, epilogues=epilogues).execution(_body(module)).seconds
 
 
 def _body(module: ir.Module) -> ir.Block:
@@ -131,18 +133,27 @@ def _body(module: ir.Module) -> ir.Block:
     return body
 
 
-def collective_times(module: ir.Module, machine: Machine, target: Target | None) -> Mapping[ir.Operation, Time]:
-    """The time of each collective, as if all links were alike where no `target` says how devices are connected; none on a mesh of
-    one device, which JAX declares. Raises MeshError as `predict` does."""
-    meshes = declared_meshes(module.body)
-    found = communicating(((op, 1) for op in walk(main_function(module))), meshes)
-    if target is None:
-        return {op: alike_time(each.wire_bytes, machine.link) if mesh.size > 1 else Time() for op, mesh, _, each in found}
-    placements = {name: place(mesh, target) for name, mesh in meshes.items() if mesh.size > 1}
+def collective_times(module: ir.Module, target: CompileTarget) -> Mapping[ir.Operation, Time]:
+    """The time of each collective, as if all links were alike where the `target` has no topology; none on a mesh of one device,
+    which JAX declares. Raises MeshError as `predict` does."""
+    if target.devices is not None:
+        return times_on_links(module, target.devices)
+    link = target.device.link
+    return {op: alike_time(each.wire_bytes, link) if mesh.size > 1 else Time() for op, mesh, _, each in _communicating(module)}
+
+
+def times_on_links(module: ir.Module, devices: Target) -> Mapping[ir.Operation, Time]:
+    """The time of each collective on the links that connect these devices; none on a mesh of one device. Raises MeshError as
+    `predict` does."""
+    placements = {name: place(mesh, devices) for name, mesh in declared_meshes(module.body).items() if mesh.size > 1}
     return {
         op: time_of(op, mesh, axes, placements[mesh.name], each.group_size) if mesh.size > 1 else Time()
-        for op, mesh, axes, each in found
+        for op, mesh, axes, each in _communicating(module)
     }
+
+
+def _communicating(module: ir.Module) -> Iterable[tuple[ir.Operation, Mesh, Axes, Collective]]:
+    return communicating(((op, 1) for op in walk(main_function(module))), declared_meshes(module.body))
 
 
 _KEPT = REGION_OPS | {BARRIER}

@@ -12,8 +12,7 @@ from meshbridge.decide.decisions import Decisions
 from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.ir.mlir import MeshError, functions_to_partition, ir
 from meshbridge.ir.passes import Known, Pass, register
-from meshbridge.machines.machine import OptionSet
-from meshbridge.machines.target import has_topology
+from meshbridge.machines.compile_target import BYTES_TARGET, CompileTarget
 from meshbridge.ops.rule import Interface
 
 
@@ -42,17 +41,11 @@ class ShardingRefinement(Pass):
     Measured (`benchmarks.constants`, wire KB): llama_scan_fsdp 41,175 with 0, 25,751 with 500, 25,522 with 2,000, 22,573 with
     8,000 and with 32,000. Deciding takes as long with 32,000: the search ends before."""
 
-    machine: str = "bytes"
-    "What is minimised: bytes on the wire, or time on a device of this name (see `meshbridge.cost.objective`)."
-
-    layout: str = ""
-    "With a topology of that device: which links the axes of the mesh are on."
+    target: CompileTarget = BYTES_TARGET
+    "What is minimised: bytes on the wire, or time on a device (see `meshbridge.cost.objective`)."
 
     memory_factor: float = 1.0
     "How many times what the machine says it costs to hold a byte."
-
-    compiler_options: OptionSet = "default"
-    "Under which of XLA's options the step will be compiled there."
 
     hides: bool = False
     "Whether collectives that the machine runs beside products cost less than others."
@@ -82,8 +75,8 @@ class ShardingRefinement(Pass):
         if self.memory_factor < 0:
             raise MeshError(f"{self.name}: error: memory-factor is {self.memory_factor}, expected 0 or more")
         with module.context, ir.Location.unknown():
-            mesh = find_mesh(module) if has_topology(self.machine) else None
-            weights = objective(self.machine, mesh, self.layout, hides=self.hides, compiler_options=self.compiler_options)
+            mesh = find_mesh(module) if self.target.devices is not None else None
+            weights = objective(self.target, mesh, hides=self.hides)
             weights = replace(weights, memory=self.memory_factor * weights.memory)
             return decide(
                 functions_to_partition(module),

@@ -5,6 +5,8 @@ A pass takes a module from one valid state to another, in place. The docstring s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 from meshbridge.ir.mlir import ir
@@ -24,6 +26,8 @@ class Pass:
     "Names that the pass has in releases of LLVM, under which it can be run too."
     main_option: ClassVar[str] = ""
     """The option that may be given without its name: `--mesh-specialize=m=4x2`."""
+    also_options: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    "Options by names that they had in earlier releases, under which they can be given too."
 
     def run(self, module: ir.Module) -> bool | None:
         """Changes `module` in place; False says that there was nothing to change, so that nothing need be verified.

@@ -1,7 +1,7 @@
 """Partitioned modules that are kept in a folder, `MESHBRIDGE_CACHE_DIR`, for other processes and for later.
 
 An entry is named by a hash of all that a plan depends on: the source module without its locations, as JAX's own cache of compiled
-programs has it, the options, the machine's file, the sharding rules that the user has registered, the code of meshbridge, and
+programs has it, the options and in them the machine, the sharding rules that the user has registered, the code of meshbridge, and
 the versions of JAX. It is a hash of that name and of the rest of the file, then MLIR bytecode: an entry under another name is
 one of another program, whose plan would compute something else.
 
@@ -25,7 +25,6 @@ from pathlib import Path
 import jaxlib.version
 
 from meshbridge import partitioning, pipeline
-from meshbridge.cost.objective import UNNAMED, device
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.ops.sharding_rules import USER_RULES
@@ -70,9 +69,8 @@ def partition_module(module: ir.Module, options: pipeline.Options) -> None:
 
 def _key(module: ir.Module, options: pipeline.Options) -> str:
     text = module.operation.get_asm(enable_debug_info=False, print_generic_op_form=True, use_local_scope=True)
-    machine = "" if options.machine in UNNAMED else repr(device(options.machine))
     rules = sorted((target, repr(rule)) for target, rule in USER_RULES.items())
-    return _DIGEST("\0".join((_code(), str(text), repr(options), machine, repr(rules))).encode()).hexdigest()
+    return _DIGEST("\0".join((_code(), str(text), repr(options), repr(rules))).encode()).hexdigest()
 
 
 @cache

@@ -30,11 +30,11 @@ class Planning:
     """How a jitted function is partitioned and compiled. JAX keeps what it compiles by it: equal ones share that."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
-    "By names of `pipeline.Options`; where they name no machine, that of the devices is meant."
+    "As `pipeline.Options.of` takes them; where they name no machine, that of the devices is meant."
     compiler_options: CompilerOptions = field(default_factory=CompilerOptions)
 
     def __post_init__(self) -> None:
-        pipeline.Options(**self.options)  # raises where an option cannot have its value
+        pipeline.Options.of(**self.options)  # raises where an option cannot have its value
 
     def __hash__(self) -> int:
         return hash((frozenset(self.options), self.compiler_options))
@@ -60,7 +60,7 @@ class Planning:
 
     def _for(self, machine: jax_devices.Chosen) -> pipeline.Options:
         implied = {} if "machine" in self.options else {"machine": machine.name, "layout": machine.layout}
-        return pipeline.Options(**{**implied, **self.options}, compiler_options=self.compiler_options.chosen)
+        return pipeline.Options.of(**{**implied, **self.options}, compiler_options=self.compiler_options.chosen)
 
     def _why(self, machine: jax_devices.Chosen) -> str:
         return "" if "machine" in self.options else machine.why
@@ -142,7 +142,7 @@ class Planned(lowerings.Replacement):
 
     def compiler_options(self, devices: Sequence[Any]) -> Mapping[str, OptionValue]:
         """Those that a program with explicit collectives is compiled under on these devices."""
-        machine = jax_devices.machine_of(devices, self.options.machine)
+        machine = jax_devices.machine_of(devices, self.options.target.machine)
         return {**xla.own_options(devices[0], ordered=True), **self.planning.compiler_options.on(machine, explicit=True)}
 
     def compile(self, compiler_options: Any = None, *, device_assignment: Any = None) -> Any:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshbridge.cost.objective import forms
 from meshbridge.dialect.module_mesh import mesh_ops
 from meshbridge.ir.groups import Form, Groups, Spelling
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.lowering.blocks import lower_module
+from meshbridge.machines.compile_target import DEFAULT_TARGET, CompileTarget
+from meshbridge.machines.stages import forms
 
 
 @register
@@ -34,10 +35,10 @@ class LowerCollectives(Pass):
     collective_broadcast: bool = False
     "Write a broadcast as one `stablehlo.collective_broadcast`, which XLA's CPU backend lacks, instead of a tree of permutes."
 
-    machine: str = "neutral"
+    target: CompileTarget = DEFAULT_TARGET
     "Whose compiler reads the collectives: they are written in the forms that it keeps (docs/targets.md)."
 
     def run(self, module: ir.Module) -> None:
         """Raises OpError for an operation that cannot be executed coherently."""
-        kept_forms = forms(self.machine, max((op.value.size for op in mesh_ops(module.body)), default=1))
+        kept_forms = forms(self.target, max((op.value.size for op in mesh_ops(module.body)), default=1))
         lower_module(module, Groups(self.form, self.replica_groups, self.collective_broadcast, kept_forms))

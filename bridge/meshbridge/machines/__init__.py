@@ -1,1 +1,1 @@
-"""Accelerators as data: a file for each device; targets, which say how many of one there are; where a mesh lies on them."""
+"""Accelerators as data: a file for each device; what a program is compiled for; on which links the axes of a mesh are."""

@@ -5,7 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshbridge.ir.groups import Forms
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.machines.machine import Machine
+
+
+def forms(target: CompileTarget, devices: int) -> Forms:
+    """The collectives on so many devices that the compiler of the machine keeps. Two for one take a launch more, which those of
+    fewer bytes than a device receives meanwhile are not worth."""
+    machine, placed = target.machine, target.devices
+    if machine is None:
+        return Forms()
+    topology = placed.topology if placed is not None and placed.devices == devices else ()
+    return Forms(inner_sizes(machine, devices, topology), machine.link.launch_bytes, machine.platform == "tpu")
 
 
 def inner_sizes(machine: Machine, devices: int, topology: tuple[int, ...] = ()) -> dict[str, int]:

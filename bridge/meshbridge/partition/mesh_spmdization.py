@@ -31,6 +31,7 @@ from meshbridge.ir.passes import Known, Pass, register
 from meshbridge.ir.registry import Registry
 from meshbridge.ir.sharding import Axes, Sharding, replicated
 from meshbridge.legalize.inline_calls import CALLEE, Inliner, callee
+from meshbridge.machines.compile_target import BYTES_TARGET, CompileTarget
 from meshbridge.ops.composites import composite_body
 from meshbridge.ops.equal_shards import in_equal_shards, return_equal_shards, set_boundary, set_results
 from meshbridge.ops.layouts import filled
@@ -70,11 +71,8 @@ class MeshSpmdization(Pass):
     resharding: Resharding = "cheapest"
     "Which plans to take: the cheapest by bytes and number of collectives, or `exact`, the fewest bytes whatever the number."
 
-    machine: str = "bytes"
-    "The machine for which plans are the cheapest, as in `sharding-refinement`."
-
-    layout: str = ""
-    "With a topology of that machine: which links the axes of the mesh are on."
+    target: CompileTarget = BYTES_TARGET
+    "What plans are the cheapest for, as in `sharding-refinement`."
 
     boundary: bool = False
     "Write down what arguments and results are shards of, in their attributes `meshbridge.global`, `meshbridge.mesh` and"
@@ -95,7 +93,7 @@ class MeshSpmdization(Pass):
         with module.context, ir.Location.unknown():
             decisions: Decisions = known.pop(Decisions, None) or decisions_from_annotations(module)
             for function in decisions.functions:
-                planning = objective(self.machine, function.mesh, self.layout).planning_on(function.mesh)
+                planning = objective(self.target, function.mesh).planning_on(function.mesh)
                 partitioner = _FunctionPartitioner(function, replace(planning, exact=self.resharding == "exact"))
                 partitioner.at.reasons = Reasons(function.mesh, names_in(function.function).results) if self.explain else None
                 partitioner.run(boundary=self.boundary or self.materialized)

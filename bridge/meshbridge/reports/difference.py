@@ -176,7 +176,7 @@ class PlannedProgram:
         copy = copy_module(self.module)
         with self.about():
             partition_module(copy, replace(self.options, emit="exported"))
-        return self._report(copy, replace(self.options, memory_limit=None))
+        return self._report(copy, self.options.limited(None))
 
     def _report(self, module: ir.Module, options: Options) -> Report:
         with self.about():

@@ -14,7 +14,7 @@ from meshbridge.cost.by_module import ModuleTraffic, by_module
 from meshbridge.cost.communication import Collective, Communication, communicating, wire_bytes_on
 from meshbridge.cost.flops import OpWork, amount, products, work
 from meshbridge.cost.memory import Memory, memory
-from meshbridge.cost.step import PredictedStep, collective_times, predict
+from meshbridge.cost.step import PredictedStep, predict, times_on_links
 from meshbridge.dialect.boundary import read_boundary
 from meshbridge.dialect.module_mesh import declared_meshes, find_mesh, mesh_or_single
 from meshbridge.dialect.names import Names, names_of
@@ -110,7 +110,7 @@ class Report(Communication):
     model_products: Mapping[str, float] | None = None
     """FLOPs of all products of the program before it was partitioned, by the element type of the operands, without
     rematerialised ones; None if it came partitioned."""
-    machine: str = DEFAULTS.machine
+    machine: str = DEFAULTS.target.name
     "The machine that the plan is made for, unless the program came partitioned."
     compiler_options: OptionSet = "default"
     "The set of XLA's options of the plan and the predicted step."
@@ -227,7 +227,7 @@ def partition_and_report(
     model_products: dict[str, float] | None = None
     phases: Phases | None = None
     names: Names | None = None
-    target = options.target
+    target = options.target.devices
     if tokens is not None:
         _check_tokens(tokens, target)
     reports: list[Report] = []
@@ -242,7 +242,7 @@ def partition_and_report(
             needed, model_products = work(ops), products(ops, once=True)
         if stage == "optimised":
             report = report_of(module, needed, target, phases=phases, names=names)
-            report = replace(report, machine=options.machine, compiler_options=options.compiler_options)
+            report = replace(report, machine=options.target.name, compiler_options=options.target.compiler_options)
             reports.append(replace(report, model_products=model_products, tokens=tokens))
             _strip_reasons(module)
         if on_stage is not None:
@@ -317,7 +317,7 @@ _SIDES = {"arguments": "arg_attrs", "results": "res_attrs"}
 def _collectives(
     module: ir.Module, ops: Iterable[Execution], meshes: dict[str, Mesh], phases: Phases, step: PredictedStep | None
 ) -> Iterator[Collective]:
-    times = {} if step is None else collective_times(module, step.target.machine, step.target)
+    times = {} if step is None else times_on_links(module, step.target)
     for op, _, _, collective in communicating(ops, meshes):
         seconds = times[op].seconds if op in times else None
         yield replace(collective, origins=origins_of(op, phases), seconds=seconds)

@@ -92,7 +92,7 @@ def _keeps_sharding(change: TriedChange, figures: _PlanFigures) -> bool:
 
 def _try(change: TriedChange, annotated: ir.Module, options: Options) -> _PlanFigures | None:
     """The figures of the changed program; None if it cannot be partitioned."""
-    copy, target = copy_module(annotated), options.target
+    copy, target = copy_module(annotated), options.target.devices
     with copy.context, ir.Location.unknown(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the changed program is not the user's
         try:

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 from meshbridge.analysis.executions import executed, is_unknown_loop
 from meshbridge.cost.communication import communicating, wire_bytes_on
-from meshbridge.cost.memory_limit import UNLIMITED
 from meshbridge.decide.decisions import Decisions
 from meshbridge.decide.transplant import UnlikeProgramError, transplanted, uneven_places
 from meshbridge.dialect.attributes import integers, integers_attr
@@ -33,7 +32,6 @@ from meshbridge.ir.locations import SourceLocation, members, user_line
 from meshbridge.ir.mlir import MANUAL, MeshError, ir, stablehlo, walk_all
 from meshbridge.ir.passes import Known
 from meshbridge.ir.sharding import MAX_DEVICES, Mesh
-from meshbridge.machines.target import has_topology
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read.formats import Program
 from meshbridge.text import joined, table
@@ -131,9 +129,9 @@ def formulas(read: Read, dims: Mapping[str, int], options: Options) -> Formulas:
     are compared; and for a symbol of which no other size has this plan, or of which the bytes have no formula.
     """
     _sympy()
-    if has_topology(options.machine) or options.written_limit < inf:
+    if options.target.devices is not None or options.target.written_limit < inf:
         raise MeshError("error: formulas are of one plan, expected a machine without a topology, and no limit of memory")
-    plan = _BasePlan(read, dict(dims), replace(options, memory_limit=UNLIMITED))
+    plan = _BasePlan(read, dict(dims), options.limited(inf))
     errors: list[MeshError] = []
     best: Formulas | None = None
     for factor in _FACTORS if dims else (1,):

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from meshbridge.cost.objective import DEFAULT, UNNAMED, device
 from meshbridge.machines import machine
+from meshbridge.machines.compile_target import DEFAULT, NO_DEVICE
 from meshbridge.machines.machine import Machine
 from meshbridge.runtime.located import UnlocatedError, locate
 
@@ -52,7 +52,7 @@ def located(devices: Sequence[Any], *, but: str = "") -> Chosen:
     """The machine with the topology of these devices, which are those of a program's mesh, in its order. Without a topology if
     the devices do not tell their positions, or if `but` gives a reason against it; the result says why."""
     chosen = of(devices)
-    if chosen.name in UNNAMED:
+    if chosen.name in NO_DEVICE:
         return chosen
     try:
         if but:
@@ -69,14 +69,13 @@ def _known_with(device: Any) -> Sequence[Any]:
     return client.devices() if hasattr(client, "devices") else ()
 
 
-def machine_of(devices: Sequence[Any], named: str) -> Machine | None:
+def machine_of(devices: Sequence[Any], named: Machine | None) -> Machine | None:
     """The machine of JAX's `devices`: the machine `named` for which a plan is made, if it is of their platform; else the machine
-    of their kind; None if unknown. Raises MeshError for an unknown name."""
+    of their kind; None if unknown."""
     if not devices:
         return None
-    planned_for = None if named in UNNAMED else device(named)
-    if planned_for is not None and planned_for.platform == devices[0].platform:
-        return planned_for
+    if named is not None and named.platform == devices[0].platform:
+        return named
     kind = machine.of_kind(devices[0].device_kind)
     return None if kind is None else machine.named(kind)
 

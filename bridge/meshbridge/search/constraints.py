@@ -178,13 +178,13 @@ class _ConstraintSearch:
         return self._tried[key]
 
     def _predicted(self, groups: Collection[_LayerValues]) -> float:
-        target = self.options.target
-        assert target is not None
+        devices = self.options.target.devices
+        assert devices is not None
         module = copy_module(self.legal)
         _constrain(module, groups)
         try:
             run(self._propagating.starting_at("legal").passes, module, verified="none")
-            step = predict(module, target)
+            step = predict(module, devices)
         except MeshError:
             if not groups:
                 raise
@@ -193,14 +193,14 @@ class _ConstraintSearch:
 
     @cached_property
     def _propagating(self) -> Pipeline:
-        plain = ShardingRefinement(moves=0, machine=self.options.machine, layout=self.options.layout, annotate=False)
+        plain = ShardingRefinement(moves=0, target=self.options.target, annotate=False)
         return build(self.options).replacing("decided", plain)
 
     def _groups(self) -> list[_LayerValues]:
         """The values that the plan and propagation shard differently, by expression, those of the most bytes first."""
         decided, propagated = copy_module(self.legal), copy_module(self.legal)
         partition_module(decided, _annotating(self.options))
-        plain = ShardingRefinement(moves=0, machine=self.options.machine, layout=self.options.layout)
+        plain = ShardingRefinement(moves=0, target=self.options.target)
         run((plain,), propagated, verified="none")
         decided_splits, propagated_splits = _splits(decided), _splits(propagated)
         ops = _ops(main_function(self.legal))
@@ -231,7 +231,7 @@ class _ConstraintSearch:
 
 
 def _annotating(options: Options) -> Options:
-    return Options(emit="annotated", machine=options.machine, layout=options.layout)
+    return Options(emit="annotated", target=options.limited(None).target)
 
 
 def _ops(main: ir.Operation) -> list[ir.Operation]:

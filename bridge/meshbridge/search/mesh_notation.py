@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
 
-from meshbridge.cost.objective import UNNAMED, objective
 from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.sharding import MAX_DEVICES, Mesh
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.machines.layout import place
-from meshbridge.machines.machine import named
-from meshbridge.machines.target import has_topology, of_machine
+from meshbridge.machines.target import of_machine
 
 AXES = ("x", "y", "z", "w", "v", "u")
 """The names of unnamed axes."""
@@ -93,25 +92,24 @@ def sub_axes(text: str) -> tuple[str, tuple[int, ...]]:
     return name.strip(), tuple(map(int, sizes.split("x")))
 
 
-def timed(machine: str) -> str:
-    """The machine. Raises MeshError for one without known times, and for an unknown one."""
-    objective(machine)
-    if machine in UNNAMED:
+def timed(target: CompileTarget) -> CompileTarget:
+    """The target. Raises MeshError for one without known times."""
+    if target.machine is None:
         raise MeshError(
-            f"error: a search minimises time, which machine '{machine}' says nothing of: name a device, as in v5p or h100"
+            f"error: a search minimises time, which machine '{target.name}' says nothing of: name a device, as in v5p or h100"
         )
-    return machine
+    return target
 
 
-def with_topology(machine: str, mesh: Mesh) -> str:
-    """`machine` with a topology of the mesh's devices, if it has none: among those that the mesh fits, the one whose longest side
+def with_topology(target: CompileTarget, mesh: Mesh) -> CompileTarget:
+    """`target` with a topology of the mesh's devices, if it has none: among those that the mesh fits, the one whose longest side
     is the shortest; for GPUs, the fewest nodes.
 
     Raises MeshError if there is none.
     """
-    if has_topology(machine):
-        return machine
-    device = named(machine)
+    if target.devices is not None:
+        return target
+    machine, device = target.name, target.device
     if mesh.size % device.devices_per_chip:
         raise MeshError(
             f"error: machine '{machine}' has {device.devices_per_chip} devices a chip, the mesh has {mesh.size} devices"
@@ -124,7 +122,7 @@ def with_topology(machine: str, mesh: Mesh) -> str:
             place(mesh, of_machine(text))
         except MeshError:
             continue
-        return text
+        return target.but(machine=text)
     raise MeshError(
         f"error: no topology of machine '{machine}' has {mesh.size} devices on which the mesh fits: name one, as in v5p:4x4x4"
     )

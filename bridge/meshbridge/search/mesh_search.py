@@ -9,7 +9,7 @@ from heapq import nsmallest
 from math import inf
 from typing import NamedTuple
 
-from meshbridge.cost.memory_limit import UNLIMITED, does_not_fit
+from meshbridge.cost.memory_limit import does_not_fit
 from meshbridge.cost.objective import objective
 from meshbridge.decide.choice import pricing_of
 from meshbridge.decide.graph import Graph, Tensor
@@ -125,13 +125,12 @@ class MeshSearch:
     "Plans that are partitioned with the user's options."
 
     def __post_init__(self) -> None:
-        target = self.request.options.target
-        assert target is not None
-        self.limit = min(self.request.options.written_limit, self.request.options.implied_limit)
-        plain = objective(self.request.machine, self.mesh, self.request.layout, hides=True)
+        target = self.request.target
+        self.limit = min(target.written_limit, target.implied_limit)
+        plain = objective(target, self.mesh, hides=True)
         self.pairs = BoundaryPaths.of(main_function(self.legal)).alike()
         self.free = FreeGraph.of(self.legal, plain, self.pairs, self.request.data_axes)
-        self.costs = replace(plain, work=_work(target.machine, self.free.graph))
+        self.costs = replace(plain, work=_work(target.device, self.free.graph))
         self.pricing = pricing_of(self.free.mesh, self.costs)
         self.variants = variants(self.request.options, self.free.graph)
 
@@ -199,7 +198,7 @@ class MeshSearch:
     def _partitioned(self, boundary: ShardedBoundary) -> tuple[Trial, ir.Module] | None:
         """A plan with the user's options, without a memory limit; None if it cannot be partitioned."""
         began = self.request.clock()
-        final_plan = attempt(self.legal, boundary, replace(self.request.options, memory_limit=UNLIMITED), None)
+        final_plan = attempt(self.legal, boundary, self.request.options.limited(inf), None)
         self.slowest = max(self.slowest, (self.request.clock() - began) / FINAL_TRIALS)
         return final_plan
 
@@ -285,7 +284,7 @@ class MeshSearch:
 
     def _attempt(self, boundary: ShardedBoundary, variant: PlanVariant) -> Trial | None:
         began = self.request.clock()
-        attempted = attempt(self.legal, boundary, replace(self.request.options, memory_limit=UNLIMITED), variant)
+        attempted = attempt(self.legal, boundary, self.request.options.limited(inf), variant)
         self.slowest = max(self.slowest, self.request.clock() - began)
         return None if attempted is None else attempted[0]
 
@@ -314,7 +313,7 @@ class MeshSearch:
     def _final_best(self, until: float) -> tuple[Trial, ir.Module]:
         """The best final plan of: the boundary of the annotations alone, the fastest plan, and further ones while time is left.
         Where the first is as fast with all of its shardings written, they are written."""
-        options = replace(self.request.options, memory_limit=self.limit if self.limit < inf else UNLIMITED)
+        options = self.request.options.limited(self.limit)
         fitting = [final_plan for final_plan in self.final_plans.values() if final_plan[0].peak_bytes <= self.limit]
         best = min(fitting, key=lambda final_plan: speed(final_plan[0]), default=None)
         order = list(dict.fromkeys(trial.boundary for trial in sorted(self.fitting, key=speed)))
@@ -341,7 +340,7 @@ class MeshSearch:
         if not self.trials:
             return MeshError("error: the program cannot be partitioned with any of the shardings that were tried")
         least = min(self.trials, key=lambda trial: trial.peak_bytes)
-        options = replace(self.request.options, memory_limit=UNLIMITED)
+        options = self.request.options.limited(inf)
         return does_not_fit(planned(self.legal, least.boundary, options, least.variant), self.limit)
 
 

@@ -183,7 +183,7 @@ def plan_of(result: SearchResult, program: Program) -> SearchedPlan:
     )
     return SearchedPlan(
         mesh=dict(result.mesh.named_axes),
-        machine=result.request.machine,
+        machine=result.request.target.name,
         arguments=arguments,
         results=results,
         seconds=best.seconds,

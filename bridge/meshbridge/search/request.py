@@ -15,6 +15,7 @@ from meshbridge.dialect.ops import ShardingOp
 from meshbridge.dialect.patterns import keys_of, matches
 from meshbridge.ir.mlir import MeshError, function_type, ir, main_function, walk
 from meshbridge.ir.sharding import Mesh, Sharding, Split
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.pipeline import Options
 from meshbridge.search import clock as clocks
 from meshbridge.search.clock import Clock
@@ -73,11 +74,8 @@ def _axes(entry: str) -> tuple[str, ...]:
 class SearchRequest:
     """A request for a search. Raises MeshError for a machine without known times, and for an invalid memory limit."""
 
-    machine: str
-    "A machine with known times. Without a topology, it has as many devices as the mesh."
-    layout: str = ""
-    memory_limit: float | str | None = None
-    "None is the memory of the machine."
+    target: CompileTarget
+    "A device. Without a topology, it has as many devices as the mesh. The default memory limit is the memory of the machine."
     fixed: tuple[Fixed, ...] = ()
     keeps: bool = True
     "Whether to keep the annotations of the program."
@@ -115,7 +113,7 @@ class SearchRequest:
     @property
     def options(self) -> Options:
         """The options with which plans are partitioned."""
-        return Options(emit="mesh", machine=self.machine, layout=self.layout, memory_limit=self.memory_limit)
+        return Options(emit="mesh", target=self.target)
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, count
+from math import inf
 
-from meshbridge.cost.memory_limit import UNLIMITED
 from meshbridge.dialect import build as make
 from meshbridge.dialect import reannotate
 from meshbridge.dialect.module_mesh import find_mesh, is_partitioned, mesh_ops, named_meshes
@@ -105,7 +105,7 @@ def _sought(module: ir.Module, mesh: Mesh | None, request: SearchRequest, on_tri
     """The search on a mesh after it has run and found a plan. Raises MeshError as `best_of` does."""
     until = request.clock() + request.seconds
     annotated, mesh = _annotated(module, mesh, request)
-    request = replace(request.for_mesh(mesh), machine=with_topology(request.machine, mesh))
+    request = replace(request.for_mesh(mesh), target=with_topology(request.target, mesh))
     with annotated.context, ir.Location.unknown():
         legal = copy_module(annotated)
         run(build(request.options).until("legal").starting_at("annotated").passes, legal, verified="none")
@@ -123,7 +123,7 @@ def _sought(module: ir.Module, mesh: Mesh | None, request: SearchRequest, on_tri
 
 def _constraints(result: SearchResult) -> Constraints:
     request = result.request
-    options, until = replace(request.options, memory_limit=UNLIMITED), request.clock() + request.seconds
+    options, until = request.options.limited(inf), request.clock() + request.seconds
     return constraints_of(result.legal, result.boundary, options, result.best.seconds, request.constraints, until, request.clock)
 
 

@@ -34,8 +34,7 @@ class Trial:
 
 def variants(options: Options, graph: Graph) -> tuple[PlanVariant, ...]:
     """Plan variants of the program, none of which is best for all boundaries."""
-    assert options.target is not None
-    plain = PlanVariant(options.target.device), PlanVariant(options.machine, hides=True)
+    plain = PlanVariant(link_prices=False), PlanVariant(hides=True)
     rings = ring_variants(options) if has_scores(graph) else ()
     return *plain, *rings, *(open_variants(plain, options) if closes_inside(graph) else ())
 
@@ -46,12 +45,12 @@ def attempt(
     """The prediction for a legal program with these shardings, and one device's program, planned in this variant, or, in three
     times the time, with the user's options. None if it cannot be partitioned so, or not within the options' memory limit, or if
     the variant has no plan of its own."""
-    target = options.target
-    assert target is not None
+    devices = options.target.devices
+    assert devices is not None
     try:
         module = planned(legal, boundary, options, variant)
         with module.context, ir.Location.unknown():
-            step = predict(module, target)
+            step = predict(module, devices)
     except MeshError:
         return None
     peak = memory(main_function(module)).peak

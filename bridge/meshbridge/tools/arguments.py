@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from math import inf
 
 from meshbridge.ir.mlir import MeshError
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.machines.machine import OptionValue
 from meshbridge.machines.target import EXAMPLES, Target, parse, parse_layout
 from meshbridge.read import files, formats
@@ -61,19 +62,14 @@ def add_memory_limit(parser: console.Parser, *also: str) -> None:
 
 
 def _memory(text: str) -> str:
-    from meshbridge.cost.memory_limit import UNLIMITED, bytes_in
-
     with refusing("memory-limit is "):
-        if text != UNLIMITED:
-            bytes_in(text)
+        CompileTarget.of(memory_limit=text)
     return text
 
 
 def _machine(name: str) -> str:
-    from meshbridge.cost.objective import objective
-
     with refusing():
-        objective(name)
+        CompileTarget.of(name)
     return name
 
 

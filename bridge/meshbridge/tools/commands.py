@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import get_args
 
 from meshbridge import conversion, partitioning, pipeline
-from meshbridge.cost.objective import UNNAMED
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.emit.python import program as python_file
 from meshbridge.ir.mlir import MeshError
 from meshbridge.lowering.plain_stablehlo import check_version
+from meshbridge.machines.compile_target import NO_DEVICE
 from meshbridge.machines.target import has_topology
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
@@ -134,14 +134,14 @@ def _add_options(parser: console.Parser, *names: str) -> None:
     """Adds options of the pipeline, with the pipeline's values and defaults."""
     choices = pipeline.option_choices()
     for name in names:
-        flag, default = _flag(name), getattr(pipeline.DEFAULTS, name)
+        flag, default = _flag(name), pipeline.DEFAULTS.written(name)
         parser.add_argument(flag, choices=choices[name], default=default, help=f"{_HELP[name]} (default: {default})")
 
 
 def _add_machine(parser: console.Parser) -> None:
     """Adds the machine of the plan, as `--machine` or `--target`."""
     group = parser.add_mutually_exclusive_group()
-    arguments.add_machine(group, pipeline.DEFAULTS.machine)
+    arguments.add_machine(group, pipeline.DEFAULTS.target.name)
     arguments.add_target(group)
 
 
@@ -185,7 +185,7 @@ def partition(options: argparse.Namespace) -> int:
     useless |= _without_device(options.machine) | arguments.without_local(options)
     console.refuse_ignored("meshbridge partition", useless, _changed_options(options))
     choices = {name: value for name, value in vars(options).items() if name in (*_HELP, "machine", "layout", "memory_limit")}
-    how = pipeline.Options(**choices, stablehlo_version=options.stablehlo_version, ops=_ops(options.ops))
+    how = pipeline.Options.of(**choices, stablehlo_version=options.stablehlo_version, ops=_ops(options.ops))
     with progress.shown((_READING, *_stage_steps(how), _WRITING), quiet=options.quiet) as steps:
         program = _read_for_platform(options).planned(how)
         steps.done(_READING)
@@ -232,17 +232,18 @@ def _on_stage(steps: progress.CommandSteps) -> pipeline.OnStage:
 
 def _changed_options(options: argparse.Namespace) -> dict[str, object]:
     """The options of a command by name; False for those with their default value."""
-    return {_flag(name): value != getattr(pipeline.DEFAULTS, name, None) and value for name, value in vars(options).items()}
+    defaults = pipeline.DEFAULTS.all_written()
+    return {_flag(name): value != defaults.get(name) and value for name, value in vars(options).items()}
 
 
 def _without_device(machine: str) -> dict[str, str]:
     """The options that have no effect if the machine is no device."""
-    return {"--compiler-options": f"on machine '{machine}', which is no device"} if machine in UNNAMED else {}
+    return {"--compiler-options": f"on machine '{machine}', which is no device"} if machine in NO_DEVICE else {}
 
 
 def _refuse_partitioned(program: Program, options: argparse.Namespace, *names: str) -> None:
     """Raises MeshError for options of these names if the program is partitioned, so that they have no effect."""
-    is_set = {name: getattr(options, name) != getattr(pipeline.DEFAULTS, name) for name in names}
+    is_set = {name: getattr(options, name) != pipeline.DEFAULTS.written(name) for name in names}
     if is_partitioned(program.module) and (late := [name for name, is_given in is_set.items() if is_given]):
         raise MeshError(f"error: {_flag(late[0])} has no effect {_DONE}")
 
@@ -349,7 +350,9 @@ def symbolic(options: argparse.Namespace) -> int:
     """`meshbridge report IN --symbolic`."""
     useless = dict.fromkeys(map(_flag, _NOT_SYMBOLIC), "with --symbolic, which has formulas of wire bytes alone")
     console.refuse_ignored("meshbridge report", useless, _changed_options(options))
-    how = pipeline.Options("mesh", options.resharding, options.machine, collectives=options.collectives)
+    how = pipeline.Options.of(
+        emit="mesh", resharding=options.resharding, machine=options.machine, collectives=options.collectives
+    )
     with progress.shown((_READING, _FITTING), quiet=options.quiet) as steps:
         program = _read_for_platform(options)  # also reports errors in the input and in --dims
         steps.done(_READING)
@@ -380,7 +383,7 @@ def report(options: argparse.Namespace) -> int:
     written = {flag: getattr(options, flag.strip("-").replace("-", "_")) for flag in ("--perfetto", "--html", "--model-explorer")}
     console.refuse_outputs("meshbridge report", written)
     names = ("resharding", "machine", "memory_limit", "layout", "collectives", "inside", "compiler_options")
-    how = pipeline.Options(emit="mesh", **{name: getattr(options, name) for name in names})
+    how = pipeline.Options.of(emit="mesh", **{name: getattr(options, name) for name in names})
     trying = () if options.suggest is None else (_TRYING,)
     with progress.shown((_READING, *_stage_steps(how), *trying), quiet=options.quiet) as steps:
         program = _read_for_platform(options)

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, get_args
 
 from meshbridge import pipeline
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import EXAMPLES
 from meshbridge.read import files
@@ -55,7 +56,7 @@ _TARGET = "PLATFORM:DEVICE:TOPOLOGY"
 
 
 def _add_machine(parser: console.Parser) -> None:
-    arguments.add_machine(parser, None, f"the target's own, or {pipeline.DEFAULTS.machine} without one")
+    arguments.add_machine(parser, None, f"the target's own, or {pipeline.DEFAULTS.target.name} without one")
 
 
 def _add_limits(parser: console.Parser) -> None:
@@ -100,7 +101,7 @@ def compare(options: argparse.Namespace) -> int:
     from meshbridge.tools import inputs  # imports JAX, as do these
     from meshbridge.tools.compare import command, text
 
-    machine = options.machine or pipeline.DEFAULTS.machine
+    machine = options.machine or pipeline.DEFAULTS.target.name
     with (
         files.about(files.display_name(options.input), program.format.wording),
         inputs.for_module(program, options.inputs) as archive,
@@ -159,12 +160,12 @@ def _compare_for_targets(options: argparse.Namespace) -> int:
 
 def _write_page(options: argparse.Namespace, program: Program, machine: str, versus: Versus) -> None:
     """Writes the page of `--html`. Raises MeshError."""
-    chosen = options.compiler_options or pipeline.DEFAULTS.compiler_options
     from meshbridge.tools.compare import page
 
     name = files.display_name(options.input)
     with files.about(name, program.format.wording):
-        drawn = page.page(program, machine, versus, name, chosen)
+        chosen = options.compiler_options or pipeline.DEFAULTS.target.compiler_options
+        drawn = page.page(program, CompileTarget.of(machine, compiler_options=chosen), versus, name)
     console.write_page(options.html, drawn)
 
 

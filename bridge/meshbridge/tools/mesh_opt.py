@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from meshbridge import pass_names, pipeline
 from meshbridge.decide.mutation_script import read_mutations
@@ -201,7 +201,7 @@ def _pass_help() -> str:
     for name, step in pass_names.registered_passes().items():
         lines.append(f"  --{name}" + (f" (also {', '.join(f'--{alias}' for alias in step.also)})" if step.also else ""))
         lines.append(f"      {_summary(step)}")
-        lines += [f"      {field.name}: default {field.default}" for field in fields(step())]  # type: ignore[arg-type]
+        lines += [f"      {option}: default {default}" for option, default in pass_names.defaults(step()).items()]
     return "\n".join(lines)
 
 
@@ -255,8 +255,8 @@ class _Job:
 
     def _mutate(self, module: ir.Module) -> None:
         """Mutates a program, and prints the metrics; on standard error if the program goes to standard output."""
-        machine = self.options.machine or pipeline.DEFAULTS.machine
-        measured = mutate_and_measure(module, self.mutations, pipeline.Options("mesh", machine=machine))
+        machine = self.options.machine or pipeline.DEFAULTS.target.name
+        measured = mutate_and_measure(module, self.mutations, pipeline.Options.of(emit="mesh", machine=machine))
         text = measured.to_json() if self.options.json else measured.table()
         console.say(text, sys.stderr if self.options.output == "-" else sys.stdout)
 

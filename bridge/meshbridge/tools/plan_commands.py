@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
 
 from meshbridge import pipeline
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir.mlir import MeshError
-from meshbridge.machines.target import has_topology
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
 from meshbridge.reports import PlannedProgram, difference_of, partition_and_explain
@@ -111,7 +109,7 @@ def diff(options: argparse.Namespace) -> int:
 def _planned(command: str, options: argparse.Namespace, but: Mapping[str, str]) -> pipeline.Options:
     """The options of a plan. Raises UsageError for invalid ones."""
     try:
-        return replace(pipeline.Options(emit="mesh", **{name: getattr(options, name) for name in PLANNED}), **but)  # type: ignore[arg-type]
+        return pipeline.Options.of(emit="mesh", **{name: getattr(options, name) for name in PLANNED}).but(**but)
     except MeshError as error:
         raise console.UsageError(f"meshbridge {command}: {error}") from None
 
@@ -137,5 +135,5 @@ def _refuse_late(programs: list[Program], plans: tuple[pipeline.Options, pipelin
 
 
 def _options_without_effect(how: pipeline.Options) -> list[str]:
-    names = _PARTITIONING_OPTIONS if has_topology(how.machine) else (*_PARTITIONING_OPTIONS, "machine")
-    return [name for name in names if getattr(how, name) != getattr(pipeline.DEFAULTS, name)]
+    names = _PARTITIONING_OPTIONS if how.target.devices is not None else (*_PARTITIONING_OPTIONS, "machine")
+    return [name for name in names if how.written(name) != pipeline.DEFAULTS.written(name)]

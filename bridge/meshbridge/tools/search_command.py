@@ -6,6 +6,7 @@ import argparse
 from dataclasses import replace
 
 from meshbridge import conversion, partitioning, pipeline
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.read import files, formats
 from meshbridge.search import mesh_notation
 from meshbridge.search.plan import plan_of
@@ -54,7 +55,7 @@ def _meshes(text: str) -> str:
 
 def _machine(text: str) -> str:
     with arguments.refusing():
-        return mesh_notation.timed(text)
+        return mesh_notation.timed(CompileTarget.of(text)).name
 
 
 def _sub_axes(text: str) -> tuple[str, tuple[int, ...]]:
@@ -76,9 +77,7 @@ def run(options: argparse.Namespace) -> int:
     console.refuse_outputs("meshbridge search", written)
     name = files.display_name(options.input)
     request = SearchRequest(
-        options.machine,
-        options.layout,
-        options.memory_limit,
+        CompileTarget.of(options.machine, options.layout, memory_limit=options.memory_limit),
         tuple(options.fix),
         not options.ignore_annotations,
         options.seconds,
@@ -98,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
         if options.annotated is not None:
             data[options.annotated] = formats.choose(sharded, options.annotated).serialize()
         if options.output is not None:
-            how = pipeline.Options(machine=plan.machine, layout=options.layout, memory_limit=options.memory_limit)
+            how = pipeline.Options(target=request.target.but(machine=plan.machine))
             partitioning.partition_module(sharded.module, how)
             data[options.output] = formats.choose(sharded.planned(how), options.output).serialize()
     for path, content in data.items():

@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from meshbridge import pipeline
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
 from meshbridge.ir.mlir import ir
+from meshbridge.machines.compile_target import CompileTarget
 from tests.overlap.attention.attention_programs import Attention, counted, gathered, sharded
 
 P = PartitionSpec
@@ -29,7 +30,7 @@ def scattered(attention: Attention, mesh: jax.sharding.Mesh, axis: str, again: b
     step = training(sharded(attention, mesh, axis), again)
     jitted = jax.jit(step, in_shardings=(tokens,) * 3, out_shardings=(None, (tokens,) * 3))
     module = gathered(jitted, *arguments)
-    pipeline.run((OptimizeCollectives(0, machine="h100"),), module)
+    pipeline.run((OptimizeCollectives(0, target=CompileTarget.of("h100")),), module)
     assert counted(module, "mesh.reduce_scatter") == 2
     return module
 

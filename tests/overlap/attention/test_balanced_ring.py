@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import meshbridge
 from meshbridge import pipeline
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.overlap.attention.ring_attention import RingAttention
 from tests.overlap.attention.attention_programs import (
     VARIANTS,
@@ -135,7 +136,7 @@ def test_a_shorter_step_chooses(score: Callable[[jax.Array], jax.Array], halved:
     ]
     module = gathered(sharded(hand_written(score), mesh, "model"), *structs)
     before = multiplied(module)
-    pipeline.run((RingAttention("v5e:2x4"),), module)
+    pipeline.run((RingAttention(CompileTarget.of("v5e:2x4")),), module)
     assert multiplied(module) == (before * 9 // 16 if halved else before)
 
 

@@ -18,6 +18,7 @@ from meshbridge.collectives.optimize_collectives import OptimizeCollectives
 from meshbridge.cost.communication import communication
 from meshbridge.ir.builder import element_of
 from meshbridge.ir.mlir import MeshError, ir, main_function, walk
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.overlap.attention.delay_scaling import DelayScaling
 from meshbridge.verify.verdict import verify
 
@@ -103,7 +104,7 @@ def drawn(dtype: Any, heads: int = 8, *, project: bool = False) -> list[jax.Arra
 def partitioned(jitted: Any, *arguments: Any) -> ir.Module:
     """Before anything is hidden."""
     module: ir.Module = meshbridge.partition(jitted, *arguments, emit="mesh", machine="h100", collectives="off")
-    pipeline.run((OptimizeCollectives(combine=0, machine="h100"),), module)
+    pipeline.run((OptimizeCollectives(combine=0, target=CompileTarget.of("h100")),), module)
     return module
 
 
@@ -231,19 +232,19 @@ def test_launches_are_worth_bytes(machine: str, widened: bool, mesh: jax.shardin
         machine = str(tmp_path / "tiny.toml")
         Path(machine).write_text(text.replace("launch = 25e-6", "launch = 1e-12"))
     module = partitioned(sharded(VARIANTS["softmax"], mesh, project=False), *drawn(jnp.bfloat16))
-    assert DelayScaling(machine).run(module)
+    assert DelayScaling(CompileTarget.of(machine)).run(module)
     assert [str(element_of(op.results[0])) for op in reductions(module)] == ["f32", "f32", "f32" if widened else "bf16"]
 
 
 def test_an_unknown_machine_is_an_error(mesh: jax.sharding.Mesh) -> None:
     module = partitioned(sharded(VARIANTS["softmax"], mesh, project=False), *drawn(jnp.bfloat16))
     with pytest.raises(MeshError, match="abacus"):
-        DelayScaling("abacus").run(module)
+        DelayScaling(CompileTarget.of("abacus")).run(module)
 
 
 @pytest.mark.parametrize(("machine", "expected"), [("h100", True), ("v5e:2x4", True), ("neutral", False), ("bytes", False)])
 def test_machines_whose_compilers_combine(machine: str, expected: bool) -> None:
-    passes = pipeline.build(pipeline.Options(machine=machine)).passes
+    passes = pipeline.build(pipeline.Options.of(machine=machine)).passes
     assert any(isinstance(each, DelayScaling) for each in passes) == expected
 
 

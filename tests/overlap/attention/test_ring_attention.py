@@ -16,6 +16,7 @@ from meshbridge import pipeline
 from meshbridge.cost.communication import communication
 from meshbridge.cost.memory import memory
 from meshbridge.ir.mlir import MeshError, ir, main_function
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.overlap.attention.ring_attention import RingAttention
 from tests.overlap.attention.attention_programs import (
     VARIANTS,
@@ -200,10 +201,10 @@ def test_an_unknown_machine_is_an_error(mesh: jax.sharding.Mesh) -> None:
     jitted, arguments = long_prompt(mesh)
     module = gathered(jitted, *arguments)
     with pytest.raises(MeshError, match="v5e"):
-        pipeline.run((RingAttention("v5"),), module)
+        pipeline.run((RingAttention(CompileTarget.of("v5")),), module)
 
 
 @pytest.mark.parametrize(("machine", "expected"), [("h100", True), ("v5e:2x4", True), ("neutral", False), ("bytes", False)])
 def test_machines_that_have_rings(machine: str, expected: bool) -> None:
-    passes = pipeline.build(pipeline.Options(machine=machine)).passes
+    passes = pipeline.build(pipeline.Options.of(machine=machine)).passes
     assert any(isinstance(each, RingAttention) for each in passes) == expected

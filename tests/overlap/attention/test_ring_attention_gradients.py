@@ -18,6 +18,7 @@ from meshbridge.collectives.optimize_collectives import OptimizeCollectives
 from meshbridge.cost.communication import communication
 from meshbridge.cost.memory import memory
 from meshbridge.ir.mlir import ir, main_function
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.overlap.attention.ring_attention import RingAttention
 from tests.overlap.attention.attention_programs import (
     VARIANTS,
@@ -119,7 +120,7 @@ def test_gradients_that_are_wanted_otherwise(spec: PartitionSpec, behind: str, a
     tokens, wanted = (NamedSharding(mesh, each) for each in (P("data", "model"), spec))
     step = training(sharded(VARIANTS["causal"], mesh, "model"), again)
     module = gathered(jax.jit(step, in_shardings=(tokens,) * 3, out_shardings=(None, (tokens, wanted, wanted))), *arguments)
-    pipeline.run((OptimizeCollectives(0, machine="h100"),), module)
+    pipeline.run((OptimizeCollectives(0, target=CompileTarget.of("h100")),), module)
     assert counted(module, "mesh.all_reduce") == (3 if behind == "mesh.all_gather" else 1)
     check(module, VARIANTS["causal"], arguments)
     assert (counted(module, behind), counted(module, "mesh.shift")) == (2, 18)

@@ -17,6 +17,7 @@ from meshbridge import pipeline
 from meshbridge.cost.communication import communication
 from meshbridge.dialect.assembly import read
 from meshbridge.ir.mlir import MeshError, context, ir
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.overlap.chunking.rows_in_pieces import RowsInPieces
 from tests.overlap.perceptron import counted
 from tests.overlap.perceptron import training_step as step_of
@@ -102,7 +103,7 @@ func.func @main(%x0: {rows}, %w: {into}, %v: {out_of}) -> {rows} {{{"".join(line
 def test_what_prices_choose(machine: str, options: Any, sizes: tuple[int, int, int], expected: int) -> None:
     module = layers(3, *sizes)
     before = communication(module).wire_bytes
-    pipeline.run((RowsInPieces(machine, compiler_options=options),), module)
+    pipeline.run((RowsInPieces(CompileTarget.of(machine, compiler_options=options)),), module)
     found = counted(module, "mesh.all_gather", "mesh.reduce_scatter")
     assert found == {"mesh.all_gather": 3 * expected, "mesh.reduce_scatter": 3 * expected}
     assert communication(module).wire_bytes == before
@@ -110,7 +111,7 @@ def test_what_prices_choose(machine: str, options: Any, sizes: tuple[int, int, i
 
 def test_a_machine_that_is_not_known() -> None:
     with pytest.raises(MeshError, match="v9x"):
-        pipeline.run((RowsInPieces("v9x"),), layers(1, 64, 64, 64))
+        pipeline.run((RowsInPieces(CompileTarget.of("v9x")),), layers(1, 64, 64, 64))
 
 
 def test_segments_that_need_one_another() -> None:
@@ -147,7 +148,7 @@ func.func @main(%x: {shard}, %y: {shard}, %w: {square}) -> ({shard}, {shard}) {{
 
 def test_in_proportion_to_layers() -> None:
     def lines(count: int) -> int:
-        step = RowsInPieces("v5p:2x2x2", compiler_options="best")
+        step = RowsInPieces(CompileTarget.of("v5p:2x2x2", compiler_options="best"))
         return lines_run(partial(pipeline.run, (step,), layers(count, 8192, 4096, 4096), verified="none"))
 
     lines(1)  # what is loaded once

@@ -87,5 +87,5 @@ def test_numbers_bytes_and_collectives(mesh: jax.sharding.Mesh, layers: int, wid
     ],
 )
 def test_machines_that_gather_ahead(options: dict[str, Any], expected: bool) -> None:
-    passes = pipeline.build(pipeline.Options(**options)).passes
+    passes = pipeline.build(pipeline.Options.of(**options)).passes
     assert any(isinstance(each, PrefetchGathers) for each in passes) == expected

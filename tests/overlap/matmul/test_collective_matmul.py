@@ -19,6 +19,7 @@ from meshbridge.cost.communication import communication
 from meshbridge.cost.step import predict
 from meshbridge.dialect.assembly import read
 from meshbridge.ir.mlir import MeshError, context, ir
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.machines.target import of_machine
 from meshbridge.overlap.matmul.collective_matmul import CollectiveMatmul
 from tests.overlap.perceptron import counted, training_step
@@ -89,7 +90,7 @@ func.func @main(%x: {rows}, %w: {into}, %v: {out_of}) -> {rows} {{
 )
 def test_what_prices_choose(machine: str, sizes: tuple[int, int, int], expected: tuple[bool, bool]) -> None:
     module = product(*sizes)
-    pipeline.run((CollectiveMatmul(machine),), module)
+    pipeline.run((CollectiveMatmul(CompileTarget.of(machine)),), module)
     found = counted(module, "mesh.all_gather", "mesh.shift")
     assert (found["mesh.all_gather"] > 1, found["mesh.shift"] > 0) == expected
 
@@ -122,7 +123,7 @@ func.func @main(%x: {left}, %y: {x}) -> {part} {{
 def test_what_pieces_read_in_parts(operand: str, by: int, pays: bool) -> None:
     """To write or copy it takes longer than the reduce-scatter of a small group."""
     module = weight_gradient(operand, by)
-    pipeline.run((CollectiveMatmul("v5e"),), module)
+    pipeline.run((CollectiveMatmul(CompileTarget.of("v5e")),), module)
     assert (counted(module, "stablehlo.dot_general").total() > 1) == pays
 
 
@@ -151,7 +152,7 @@ func.func @main(%x: {x}, %y: {part}, %w: {whole}) -> ({part}, {part}) {{
   return %2, %5 : {part}, {part}
 }}"""
     module, before = (read(text, "beside.mlir", context()) for _ in range(2))
-    pipeline.run((CollectiveMatmul(machine),), module)
+    pipeline.run((CollectiveMatmul(CompileTarget.of(machine)),), module)
     found = counted(module, "mesh.shift", "stablehlo.dot_general")
     assert (found["mesh.shift"], found["stablehlo.dot_general"]) == (int(travels), 4)
     target = of_machine(f"{machine.partition(':')[0]}:{'1x1x8' if machine == 'h100' else '2x4'}")
@@ -177,7 +178,7 @@ func.func @main(%x: {x}, %w: {w}) -> {whole} {{
   return %1 : {whole}
 }}"""
     module, before = (read(text, "reduced.mlir", context()) for _ in range(2))
-    pipeline.run((CollectiveMatmul(machine, compiler_options=options),), module)
+    pipeline.run((CollectiveMatmul(CompileTarget.of(machine, compiler_options=options)),), module)
     found = counted(module, "mesh.shift", "mesh.all_gather", "mesh.all_reduce")
     assert (found["mesh.shift"], found["mesh.all_gather"], found["mesh.all_reduce"]) == ((6, 1, 0) if pays else (0, 0, 1))
     assert communication(module).wire_bytes == communication(before).wire_bytes
@@ -190,7 +191,7 @@ func.func @main(%x: {x}, %w: {w}) -> {whole} {{
 def test_what_prices_choose_under_the_best_options(machine: str, sizes: tuple[int, int, int], expected: bool) -> None:
     """All-gathers run beside kernels on a v5p then, and so do reduce-scatters, which may hide behind something else."""
     module = product(*sizes)
-    pipeline.run((CollectiveMatmul(machine, compiler_options="best", whole=True),), module)
+    pipeline.run((CollectiveMatmul(CompileTarget.of(machine, compiler_options="best"), whole=True),), module)
     found = counted(module, "mesh.all_gather", "mesh.shift")
     assert (found["mesh.all_gather"] > 1, found["mesh.shift"]) == (expected, 0)
 
@@ -210,7 +211,7 @@ func.func @main(%x: {x}, %a: {shard}, %b: {shard}) -> ({x}, {x}) {{
 }}"""
     target = of_machine("v5p:2x2x4", compiler_options="best")
     before, kept, always = (read(text, "two.mlir", context()) for _ in range(3))
-    divide = CollectiveMatmul(target.text, compiler_options="best")
+    divide = CollectiveMatmul(CompileTarget.of(target.text, compiler_options="best"))
     pipeline.run((divide,), always)
     pipeline.run((replace(divide, whole=True),), kept)
     assert str(kept) == str(always if pays else before)
@@ -220,14 +221,14 @@ func.func @main(%x: {x}, %a: {shard}, %b: {shard}) -> ({x}, {x}) {{
 def test_an_unknown_machine_is_an_error() -> None:
     """Not one that says nothing of what pays."""
     with pytest.raises(MeshError, match="v5e"):
-        pipeline.run((CollectiveMatmul("v5"),), product(8192, 4096, 2816))
+        pipeline.run((CollectiveMatmul(CompileTarget.of("v5")),), product(8192, 4096, 2816))
 
 
 def test_functions_that_nothing_calls_stay() -> None:
     text = str(product(8192, 4096, 2816))
     function = text[text.index("  func.func") : text.rindex("}")]
     module = read(text.replace(function, function + function.replace("@main", "private @other")), "two.mlir", context())
-    pipeline.run((CollectiveMatmul("v5e"),), module)
+    pipeline.run((CollectiveMatmul(CompileTarget.of("v5e")),), module)
     assert counted(module, "mesh.reduce_scatter").total() == 1
 
 
@@ -239,7 +240,7 @@ def test_functions_that_nothing_calls_stay() -> None:
 def test_the_predicted_step_becomes_no_longer(tokens: int, width: int, hidden: int) -> None:
     """But for additions of partial products, which it takes to be kernels of their own: XLA:TPU hides a part of them."""
     before, module = product(tokens, width, hidden), product(tokens, width, hidden)
-    pipeline.run((CollectiveMatmul("v5e:2x4"),), module)
+    pipeline.run((CollectiveMatmul(CompileTarget.of("v5e:2x4")),), module)
     target = of_machine("v5e:2x4")
     assert predict(module, target).seconds <= 1.02 * predict(before, target).seconds
 
@@ -255,7 +256,7 @@ func.func @main(%x: {other}, %y: {other}, %w: tensor<2048x8192xbf16>) -> {other}
   return %2 : {other}
 }}"""
     module = read(text, "hidden.mlir", context())
-    pipeline.run((CollectiveMatmul("v5e"),), module)
+    pipeline.run((CollectiveMatmul(CompileTarget.of("v5e")),), module)
     assert counted(module, "mesh.all_gather").total() == 1
 
 
@@ -274,5 +275,5 @@ func.func @main(%x: {other}, %y: {other}, %w: tensor<2048x8192xbf16>) -> {other}
     ],
 )
 def test_machines_that_divide(options: dict[str, Any], expected: bool) -> None:
-    passes = pipeline.build(pipeline.Options(**options)).passes
+    passes = pipeline.build(pipeline.Options.of(**options)).passes
     assert any(isinstance(each, CollectiveMatmul) for each in passes) == expected

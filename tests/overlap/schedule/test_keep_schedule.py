@@ -14,6 +14,7 @@ import meshbridge
 from meshbridge import pipeline
 from meshbridge.cost.communication import communication
 from meshbridge.ir.mlir import BARRIER, find
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.overlap.schedule.keep_schedule import KeepSchedule
 
 P = PartitionSpec
@@ -56,7 +57,7 @@ def test_numbers_bytes_and_collectives(mesh: jax.sharding.Mesh, scanned: bool, m
     jitted, step, arguments = training_step(mesh, scanned=scanned, fully=machine == "v5p")
     # As the partitioner leaves them: small reductions would be combined into one.
     tied, free = (meshbridge.partition(jitted, *arguments, emit="mesh", machine="bytes", collectives="off") for _ in range(2))
-    pipeline.run((KeepSchedule(machine=machine, compiler_options="best", least=0),), tied)
+    pipeline.run((KeepSchedule(CompileTarget.of(machine, compiler_options="best"), least=0),), tied)
     assert len(find(tied.operation, [BARRIER])) > len(find(free.operation, [BARRIER]))
     sent, expected = (communication(module) for module in (tied, free))
     assert (sent.wire_bytes, sent.executions) == (expected.wire_bytes, expected.executions)
@@ -72,7 +73,10 @@ def test_ties_of_one_schedule_beside_those_of_another(mesh: jax.sharding.Mesh, s
     """As of a plan for one machine that is predicted on another: nothing waits for itself."""
     jitted, step, arguments = training_step(mesh, scanned=scanned)
     module = meshbridge.partition(jitted, *arguments, emit="mesh", machine="bytes", collectives="off")
-    pipeline.run([KeepSchedule(machine, least=0) for machine in ("h100", "h100:1x4x2", "a100:1x1x8", "h100:1x1x8")], module)
+    pipeline.run(
+        [KeepSchedule(CompileTarget.of(machine), least=0) for machine in ("h100", "h100:1x4x2", "a100:1x1x8", "h100:1x1x8")],
+        module,
+    )
     results = meshbridge.compile(module)(*jax.tree.leaves(arguments))
     for found, right in zip(results, jax.tree.leaves(step(*arguments)), strict=True):
         np.testing.assert_allclose(np.asarray(found), np.asarray(right), rtol=1e-4, atol=1e-5)
@@ -92,5 +96,5 @@ def test_ties_of_one_schedule_beside_those_of_another(mesh: jax.sharding.Mesh, s
     ],
 )
 def test_machines_whose_compiler_puts_collectives_off(options: dict[str, Any], expected: bool) -> None:
-    passes = pipeline.build(pipeline.Options(**options)).passes
+    passes = pipeline.build(pipeline.Options.of(**options)).passes
     assert any(isinstance(each, KeepSchedule) for each in passes) == expected

@@ -10,7 +10,6 @@ from typing import ClassVar
 from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.collectives.joins import keeps_type
 from meshbridge.cost.communication import communicating
-from meshbridge.cost.objective import device
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.module_mesh import declared_meshes
@@ -21,7 +20,7 @@ from meshbridge.ir.mlir import find, ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.ir.uses import forward_slice, is_argument
-from meshbridge.machines.machine import OptionSet
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.ops.dimensions import RESHAPE, TRANSPOSE, operand_dims, reshaped_dim, varies
 from meshbridge.ops.linear import SCALE
 from meshbridge.ops.number_classes import scales_exactly
@@ -63,10 +62,8 @@ class DelayScaling(Pass):
     """
 
     name: ClassVar[str] = "delay-scaling"
-    machine: str = ""
+    target: CompileTarget | None = None
     "The device on which launches are spared; without one they are worth any bytes."
-    compiler_options: OptionSet = "default"
-    "Under which of XLA's options the step will be compiled there."
 
     def run(self, module: ir.Module) -> bool:
         with module.context:
@@ -82,10 +79,10 @@ class DelayScaling(Pass):
 
     def _widens(self, found: _Scaling) -> bool | None:
         """Whether to reduce all in one element type, so that it can be done at once; None where it pays neither so nor otherwise.
-        Raises MeshError for a machine that is not known."""
-        if not self.machine:
+        Raises MeshError for a target that is no device."""
+        if self.target is None:
             return found.widening < inf
-        machine = device(self.machine, self.compiler_options)
+        machine = self.target.device
         # XLA:TPU combines all-reduces. Of two reduce-scatters it makes an all-reduce of one that has few rows, beside the other.
         combines = machine.platform != "tpu" or not found.scatters
         if combines and found.widening <= machine.link.launch_bytes:

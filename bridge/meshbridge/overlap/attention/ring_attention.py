@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import ClassVar
 
 from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.cost.memory import memory
-from meshbridge.cost.objective import device
 from meshbridge.cost.step import MARGIN, step_seconds
 from meshbridge.ir.mlir import MeshError, ir, main_function
 from meshbridge.ir.passes import Pass, register
-from meshbridge.machines.machine import OptionSet
-from meshbridge.machines.target import has_topology, of_machine
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.overlap.attention.attention_gradients import AttentionGradients, attention_gradients
 from meshbridge.overlap.attention.balanced_gradients import causal_gradients, gradient_ring_of
 from meshbridge.overlap.attention.balanced_ring import causal_queries, ring_of
@@ -71,14 +70,10 @@ class RingAttention(Pass):
     """
 
     name: ClassVar[str] = "ring-attention"
-    machine: str = ""
-    "The device whose predicted step is to become shorter, perhaps with a topology; without one all that can be is a ring."
-    layout: str = ""
-    "Where the axes of the mesh are on it, as in data=dcn,model=ici."
-    compiler_options: OptionSet = "default"
-    "Under which of XLA's options the step will be compiled there."
-    memory: float = 0.0
-    "Bytes of memory above which rings are also taken that need less of it; 0 for no such limit."
+    also_options: ClassVar[Mapping[str, str]] = {"memory": "memory_limit"}
+    target: CompileTarget | None = None
+    """The device whose predicted step is to become shorter; without one all that can be is a ring. Above its memory limit a ring
+    is also chosen if it only saves memory."""
     faster: bool = True
     "Whether rings are taken that make the step shorter; else only those that need less memory where it is short."
     steps: int = 16
@@ -90,7 +85,9 @@ class RingAttention(Pass):
         with module.context:
             # First what reads the weights, so that a forward pass can do without them.
             changed = [
-                self._take_what_pays(module, part) if self.machine else _rewrite(module, part(module), balance=self.balance)
+                _rewrite(module, part(module), balance=self.balance)
+                if self.target is None
+                else self._take_what_pays(module, part, self.target)
                 for part in (self._backward, self._forward)
             ]
             return any(changed)
@@ -101,27 +98,26 @@ class RingAttention(Pass):
     def _forward(self, module: ir.Module) -> list[_Part]:
         return [each for each in online_softmaxes(module, self.steps) if computes_parts(each)]
 
-    def _take_what_pays(self, module: ir.Module, part: Callable[[ir.Module], list[_Part]]) -> bool:
+    def _take_what_pays(self, module: ir.Module, part: Callable[[ir.Module], list[_Part]], target: CompileTarget) -> bool:
         """Makes rings of those kinds, layers that look alike together, that make the step shorter, or memory less where it is
-        short. Raises MeshError for a machine that is not known."""
-        kinds = dict.fromkeys(each.looks for each in part(module)) if self.faster or self.memory else {}
+        short. Raises MeshError for a target that is no device."""
+        kinds = dict.fromkeys(each.looks for each in part(module)) if self.faster or target.written_limit < inf else {}
         if not kinds:
             return False
-        chosen = device(self.machine, self.compiler_options)
-        target = of_machine(self.machine, self.layout, self.compiler_options) if has_topology(self.machine) else None
+        target.check_device()
         changed = False
         try:
             # Where the largest score is known, products write exponentials instead of scores.
-            seconds = step_seconds(module, chosen, target, epilogues=True)
+            seconds = step_seconds(module, target, epilogues=True)
         except MeshError:  # nothing says what pays; the report says what its prediction stumbles over
             return False
         for kind in kinds:
             rings = [self._in_rings(module, part, kind, balance=balance) for balance in (False, True)]
-            timed = [(step_seconds(copy, chosen, target, epilogues=True), copy) for copy in rings if copy is not None]
+            timed = [(step_seconds(copy, target, epilogues=True), copy) for copy in rings if copy is not None]
             paying = [
                 (after, copy)
                 for after, copy in timed
-                if (self.faster and after * MARGIN < seconds) or self._saves_memory(module, copy)
+                if (self.faster and after * MARGIN < seconds) or _saves_memory(module, copy, target.written_limit)
             ]
             if paying:
                 seconds, copy = min(paying, key=lambda each: each[0])
@@ -140,11 +136,12 @@ class RingAttention(Pass):
         _rewrite(copy, found, balance=balance)
         return copy
 
-    def _saves_memory(self, module: ir.Module, copy: ir.Module) -> bool:
-        if not self.memory:
-            return False
-        before, after = (memory(main_function(each)).peak for each in (module, copy))
-        return before > self.memory and after < before
+
+def _saves_memory(module: ir.Module, copy: ir.Module, limit: float) -> bool:
+    if limit == inf:
+        return False
+    before, after = (memory(main_function(each)).peak for each in (module, copy))
+    return before > limit and after < before
 
 
 def _is_causal(part: _Part) -> bool:

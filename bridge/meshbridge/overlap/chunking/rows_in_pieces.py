@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import ClassVar
 
-from meshbridge.cost.objective import device
 from meshbridge.cost.step import step_seconds
 from meshbridge.dialect.module_mesh import mesh_ops
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import MeshError, find, ir, walk_all
 from meshbridge.ir.passes import Pass, register
-from meshbridge.machines.machine import Machine, OptionSet
-from meshbridge.machines.target import Target, has_topology, of_machine
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.overlap.chunking.region import OPENING, Segment, Segments
 from meshbridge.overlap.chunking.schedule import rewrite
 from meshbridge.read.formats import copy_module, replace_content
@@ -56,12 +54,8 @@ class RowsInPieces(Pass):
     """
 
     name: ClassVar[str] = "rows-in-pieces"
-    machine: str = ""
-    "The device whose predicted step is to become shorter, perhaps with a topology; without one all that can be is divided."
-    layout: str = ""
-    "Where the axes of the mesh are on it, as in data=dcn,model=ici."
-    compiler_options: OptionSet = "default"
-    "Under which of XLA's options the step will be compiled there."
+    target: CompileTarget | None = None
+    "The device whose predicted step is to become shorter; without one all that can be is divided."
     pieces: int = 2
     "Into how many pieces rows are divided."
     least: int = 128
@@ -69,11 +63,11 @@ class RowsInPieces(Pass):
 
     def run(self, module: ir.Module) -> bool:
         with module.context, ir.Location.unknown(module.context):
-            if not self.machine:
+            if self.target is None:
                 chosen = _apart(ways[0] for ways in self._ways(module))
                 rewrite(chosen)
                 return bool(chosen)
-            return self._divide_what_pays(module)
+            return self._divide_what_pays(module, self.target)
 
     def _ways(self, module: ir.Module) -> Iterator[list[Segment]]:
         """For each collective that a segment can begin with, the segments."""
@@ -84,11 +78,11 @@ class RowsInPieces(Pass):
             if ways := list(blocks[op.block].of(op, self.least)):
                 yield ways
 
-    def _divide_what_pays(self, module: ir.Module) -> bool:
-        """Divides each kind of segments with which the predicted step is shorter than without it. Raises MeshError for a machine
-        that is not known."""
-        target = of_machine(self.machine, self.layout, self.compiler_options) if has_topology(self.machine) else None
-        price = _Price(module, device(self.machine, self.compiler_options), target)
+    def _divide_what_pays(self, module: ir.Module, target: CompileTarget) -> bool:
+        """Divides each kind of segments with which the predicted step is shorter than without it. Raises MeshError for a target
+        that is no device."""
+        target.check_device()
+        price = _Price(module, target)
         by_kind: dict[object, list[Segment]] = {}
         gains: dict[object, float] = defaultdict(float)
         try:
@@ -136,13 +130,12 @@ class _Price:
     """What segments take by themselves on a machine."""
 
     module: ir.Module
-    machine: Machine
-    target: Target | None
+    target: CompileTarget
     gains: dict[object, float] = field(default_factory=dict)
 
     def step(self, module: ir.Module) -> float:
         """The predicted step of a program."""
-        return step_seconds(module, self.machine, self.target)
+        return step_seconds(module, self.target)
 
     def gain(self, segment: Segment) -> float:
         """Seconds by which a segment is shorter in pieces, if nothing else runs beside it."""

@@ -12,7 +12,7 @@ from operator import or_
 from typing import ClassVar
 
 from meshbridge.cost.collective_ops import issued_kind
-from meshbridge.cost.objective import JOINED, device, puts_off
+from meshbridge.cost.objective import JOINED
 from meshbridge.cost.step import OpRun, collective_times, runs
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.ir.builder import Builder, op_of
@@ -20,8 +20,7 @@ from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, MeshError, ancestor_in, ir, walk
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.uses import is_argument
-from meshbridge.machines.machine import OptionSet
-from meshbridge.machines.target import has_topology, of_machine
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.ops.composites import CONTRACTIONS
 from meshbridge.ops.traits import Trait, ops_with
 
@@ -70,32 +69,26 @@ class KeepSchedule(Pass):
     """
 
     name: ClassVar[str] = "keep-schedule"
-    machine: str = ""
-    "Whose schedule is predicted, perhaps with a topology; without one nothing is."
-    layout: str = ""
-    "Where the axes of the mesh are on it, as in data=dcn,model=ici."
-    compiler_options: OptionSet = "default"
-    "Under which of XLA's options the step will be compiled there."
+    target: CompileTarget | None = None
+    "The device whose schedule is predicted; without one nothing is."
     least: int = int(JOINED / 2)
     "Bytes of the smallest collective that is tied: compilers join smaller ones, which must not need one another."
 
     def run(self, module: ir.Module) -> bool:
-        if not self.machine:
+        if self.target is None:
             return False
         with module.context:
-            target = of_machine(self.machine, self.layout, self.compiler_options) if has_topology(self.machine) else None
-            machine = device(self.machine, self.compiler_options)
+            machine = self.target.device
             try:
-                times = collective_times(module, machine, target)
-                scheduled = runs(module, machine, times)
+                times = collective_times(module, self.target)
+                scheduled = runs(module, self.target, times)
             except MeshError:  # nothing says when what runs; the report says what its prediction stumbles over
                 return False
             large: dict[ir.Block, list[ir.Operation]] = {}
             for op in times:
                 if op in scheduled and issued_kind(op) in machine.async_collectives and _size(op) >= self.least:
                     large.setdefault(op.block, []).append(op)
-            kind = puts_off(self.machine, self.compiler_options)
-            blocks = [_ScheduledBlock(block, scheduled, found, kind, times) for block, found in large.items()]
+            blocks = [_ScheduledBlock(block, scheduled, found, machine.late_scheduled, times) for block, found in large.items()]
             return sum(block.tie() for block in blocks) > 0
 
 
@@ -124,12 +117,12 @@ class _ScheduledBlock:
         block: ir.Block,
         scheduled: Mapping[ir.Operation, OpRun],
         large: Sequence[ir.Operation],
-        puts_off: str,
+        late_scheduled: str,
         collectives: Container[ir.Operation],
     ) -> None:
         self.block = block
         self.collectives = collectives
-        self.puts_off = puts_off
+        self.late_scheduled = late_scheduled
         self._is_body = block.owner.operation.name == "stablehlo.while"
         self.operations = [view.operation for view in block.operations]
         self.runs = {op: scheduled[op] for op in self.operations if op in scheduled and op.name != BARRIER}
@@ -146,7 +139,7 @@ class _ScheduledBlock:
 
     def tie(self) -> int:
         """Puts in the barriers, and says how many."""
-        found = self._gathered() if self.puts_off == "gathers" else (*self._in_order(), *self._beside())
+        found = self._gathered() if self.late_scheduled == "gathers" else (*self._in_order(), *self._beside())
         together: dict[tuple[tuple[ir.Operation, int], ...], list[_Tie]] = {}
         for tie in found:
             if self._may_wait(tie):

@@ -22,6 +22,7 @@ from meshbridge.analysis import hlo_cost
 from meshbridge.analysis.hlo import HloError
 from meshbridge.analysis.hlo_figures import figures
 from meshbridge.ir.mlir import MeshError, context, ir
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.machines.machine import OptionSet, OptionValue
 from meshbridge.machines.target import Target, parse
 from meshbridge.read import formats
@@ -55,10 +56,15 @@ class Request:
     inputs: str = ""
     lead: bool = False
     target: str = ""
-    machine: str = pipeline.DEFAULTS.machine
+    machine: str = pipeline.DEFAULTS.target.name
     option_set: OptionSet = "default"
     keep: bool = False
     compiler_options: dict[str, OptionValue] = field(default_factory=dict)
+
+    @property
+    def planned_for(self) -> CompileTarget:
+        """What our plan is made for. Raises MeshError for a machine that is not known."""
+        return CompileTarget.of(self.machine, compiler_options=self.option_set)
 
 
 REFUSED = "refused"
@@ -98,7 +104,7 @@ def _ahead_of_time(folder: Path, request: Request, module: ir.Module) -> Figures
     devices = targets.devices(target)[: request.devices]
     if request.keep:
         contestant = CONTESTANTS[request.contestant]
-        copy, _ = prepared(contestant, module, request.machine, request.option_set)
+        copy, _ = prepared(contestant, module, request.planned_for)
         options = request.compiler_options
         compiled = spmd.compile(copy, devices, shardy=contestant.shardy, compiler_options=options)
         (folder / EXECUTABLE).write_bytes(compiled.loaded.serialize())
@@ -137,7 +143,7 @@ def _contest(folder: Path, request: Request, module: ir.Module, inputs: Sequence
 def _compiled(request: Request, module: ir.Module, devices: Sequence[Any]) -> tuple[spmd.Compiled, Figures]:
     """The program as compiled by a contestant, and its figures before it runs."""
     contestant = CONTESTANTS[request.contestant]
-    copy, partitioning = prepared(contestant, module, request.machine, request.option_set)
+    copy, partitioning = prepared(contestant, module, request.planned_for)
     started = time.perf_counter()
     compiled = spmd.compile(copy, devices, shardy=contestant.shardy, compiler_options=request.compiler_options)
     compiling = time.perf_counter() - started

@@ -72,7 +72,7 @@ def compare(
     module: ir.Module,
     *,
     devices: int,
-    machine: str = pipeline.DEFAULTS.machine,
+    machine: str = pipeline.DEFAULTS.target.name,
     seed: int = 0,
     inputs: str = "",
     limits: Limits = NO_LIMITS,
