@@ -94,7 +94,7 @@ def _beside_expert(name: str, program: Program, options: argparse.Namespace) -> 
 def _compiled(name: str, program: Program, options: argparse.Namespace) -> list[str]:
     """The columns of MEMORY behind the name: the plan, and what the compiler of its machine allocates for it."""
     import meshbridge
-    from meshbridge.cost.memory_limit import bytes_in
+    from meshbridge.machines.compile_target import bytes_in
     from meshbridge.machines.target import of_machine
     from meshbridge.runtime.targets import EXPORT_PLATFORM
 
