@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -10,8 +10,7 @@ from typing import ClassVar
 
 from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.cost.memory import memory
-from meshbridge.cost.step import MARGIN, step_seconds
-from meshbridge.ir.mlir import MeshError, ir, main_function
+from meshbridge.ir.mlir import ir, main_function
 from meshbridge.ir.passes import Pass, register
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.overlap.attention.attention_gradients import AttentionGradients, attention_gradients
@@ -19,7 +18,8 @@ from meshbridge.overlap.attention.balanced_gradients import causal_gradients, gr
 from meshbridge.overlap.attention.balanced_ring import causal_queries, ring_of
 from meshbridge.overlap.attention.online_softmax import OnlineSoftmax, computes_parts, online_softmaxes
 from meshbridge.overlap.attention.softmax_statistics import reuse_softmax_statistics
-from meshbridge.read.formats import copy_module, replace_content
+from meshbridge.overlap.costed import Trial, keep_faster
+from meshbridge.read.formats import copy_module
 
 _Part = OnlineSoftmax | AttentionGradients
 
@@ -101,40 +101,25 @@ class RingAttention(Pass):
     def _take_what_pays(self, module: ir.Module, part: Callable[[ir.Module], list[_Part]], target: CompileTarget) -> bool:
         """Makes rings of those kinds, layers that look alike together, that make the step shorter, or memory less where it is
         short. Raises MeshError for a target that is no device."""
-        kinds = dict.fromkeys(each.looks for each in part(module)) if self.faster or target.written_limit < inf else {}
-        if not kinds:
-            return False
-        target.check_device()
-        changed = False
-        try:
-            # Where the largest score is known, products write exponentials instead of scores.
-            seconds = step_seconds(module, target, epilogues=True)
-        except MeshError:  # nothing says what pays; the report says what its prediction stumbles over
-            return False
-        for kind in kinds:
-            rings = [self._in_rings(module, part, kind, balance=balance) for balance in (False, True)]
-            timed = [(step_seconds(copy, target, epilogues=True), copy) for copy in rings if copy is not None]
-            paying = [
-                (after, copy)
-                for after, copy in timed
-                if (self.faster and after * MARGIN < seconds) or _saves_memory(module, copy, target.written_limit)
-            ]
-            if paying:
-                seconds, copy = min(paying, key=lambda each: each[0])
-                replace_content(module, copy)
-                changed = True
-        return changed
+        kinds = dict.fromkeys(found.looks for found in part(module)) if self.faster or target.written_limit < inf else {}
 
-    def _in_rings(
-        self, module: ir.Module, part: Callable[[ir.Module], list[_Part]], kind: object, *, balance: bool
-    ) -> ir.Module | None:
-        """A copy of `module` in which those of a kind are rings; None where none can be balanced that is to be."""
-        copy = copy_module(module)
-        found = [each for each in part(copy) if each.looks == kind]
-        if balance and not any(map(_is_causal, found)):
-            return None
-        _rewrite(copy, found, balance=balance)
-        return copy
+        def is_kept(before: ir.Module, after: ir.Module, is_faster: bool) -> bool:
+            return (self.faster and is_faster) or _saves_memory(before, after, target.written_limit)
+
+        # Where the largest score is known, products write exponentials instead of scores.
+        return bool(kinds) and keep_faster(
+            module, target, [partial(_in_rings, part=part, kind=kind) for kind in kinds], epilogues=True, is_kept=is_kept
+        )
+
+
+def _in_rings(before: Trial, *, part: Callable[[ir.Module], list[_Part]], kind: object) -> Iterator[Trial]:
+    """Copies in which those of a kind are rings, plain ones and, where some can be, balanced ones."""
+    for balance in (False, True):
+        copy = copy_module(before.module)
+        alike = [found for found in part(copy) if found.looks == kind]
+        if not balance or any(map(_is_causal, alike)):
+            _rewrite(copy, alike, balance=balance)
+            yield Trial(copy)
 
 
 def _saves_memory(module: ir.Module, copy: ir.Module, limit: float) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from meshbridge.cost.step import step_seconds
 from meshbridge.dialect.module_mesh import mesh_ops
@@ -16,13 +17,11 @@ from meshbridge.ir.passes import Pass, register
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.overlap.chunking.region import OPENING, Segment, Segments
 from meshbridge.overlap.chunking.schedule import rewrite
-from meshbridge.read.formats import copy_module, replace_content
+from meshbridge.overlap.costed import Trial, keep_faster
+from meshbridge.read.formats import copy_module
 
 KINDS = 8
 """How many kinds of segments are tried, those first that save most alone: each trial predicts a whole step."""
-
-WORTH = 1.002
-"""How many times longer the predicted step has to be without a kind of segments. Not measured."""
 
 
 @register
@@ -91,27 +90,19 @@ class RowsInPieces(Pass):
                 if gain > 0:
                     by_kind.setdefault(way.kind, []).append(way)
                     gains[way.kind] += gain
-            most = sorted(gains, key=lambda kind: -gains[kind])[:KINDS]
-            return bool(most) and _try(module, price, [by_kind[kind] for kind in most])
         except MeshError:  # nothing says what pays; the report says what its prediction stumbles over
             return False
+        most = sorted(gains, key=lambda kind: -gains[kind])[:KINDS]
+        return bool(most) and keep_faster(module, target, [partial(_divided, module, by_kind[kind]) for kind in most])
 
 
-def _try(module: ir.Module, price: _Price, kinds: Iterable[Sequence[Segment]]) -> bool:
-    """Divides segments kind by kind where that shortens the step, instead of those before that share operations with
-    them; whether there are any."""
-    kept, shortest, divided = list[Segment](), price.step(module), module
-    for segments in kinds:
-        tried = _apart([*segments, *kept])
-        copy = copy_module(module)
-        copies = dict(zip(walk_all(module), walk_all(copy), strict=True))
-        rewrite(each.among(copies) for each in tried)
-        seconds = price.step(copy)
-        if seconds * WORTH < shortest:
-            kept, shortest, divided = tried, seconds, copy
-    if kept:
-        replace_content(module, divided)
-    return bool(kept)
+def _divided(module: ir.Module, segments: Sequence[Segment], before: Trial) -> Iterator[Trial]:
+    """A copy of `module` in which these segments are divided, and those divided before that share no operations with them."""
+    divided = _apart([*segments, *cast("tuple[Segment, ...]", before.rewritten)])
+    copy = copy_module(module)
+    copies = dict(zip(walk_all(module), walk_all(copy), strict=True))
+    rewrite(segment.among(copies) for segment in divided)
+    yield Trial(copy, tuple(divided))
 
 
 def _apart(segments: Iterable[Segment]) -> list[Segment]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import ClassVar
 
 from meshbridge.cost.divided import OverlapCosts
-from meshbridge.cost.step import step_seconds
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.machines.compile_target import CompileTarget
+from meshbridge.overlap.costed import Trial, keep_faster
 from meshbridge.overlap.matmul.gathered_products import GatheredProducts, gathered_products
 from meshbridge.overlap.matmul.scattered_products import ScatteredProducts, scattered_products
 from meshbridge.overlap.matmul.travelling_sums import TravellingSums, scatters
-from meshbridge.read.formats import copy_module, replace_content
+from meshbridge.read.formats import copy_module
 
 Divided = ScatteredProducts | TravellingSums | GatheredProducts
 """What is divided."""
@@ -73,13 +73,14 @@ class CollectiveMatmul(Pass):
 
     def run(self, module: ir.Module) -> bool:
         with module.context:
-            if not self.whole:
+            if not self.whole or self.target is None:
                 return self._divide(module)
-            divided = copy_module(module)
-            if not self._divide(divided) or not self._is_shorter(divided, module):
-                return False
-            replace_content(module, divided)
-            return True
+            return keep_faster(module, self.target, [self._divided])
+
+    def _divided(self, before: Trial) -> Iterator[Trial]:
+        copy = copy_module(before.module)
+        if self._divide(copy):
+            yield Trial(copy)
 
     def _divide(self, module: ir.Module) -> bool:
         """Divides what is to save time by itself; whether there is anything. Raises MeshError for a target that is no device."""
@@ -91,14 +92,6 @@ class CollectiveMatmul(Pass):
         for each in chosen:
             each.rewrite()
         return bool(chosen)
-
-    def _is_shorter(self, module: ir.Module, other: ir.Module) -> bool:
-        """Whether the predicted step of `module` takes less than that of `other`; so it does where there is no target."""
-        target = self.target
-        if target is None:
-            return True
-        first, second = (step_seconds(each, target) for each in (module, other))
-        return first < second
 
     def _chosen(self, module: ir.Module, candidates: Sequence[Sequence[Divided]]) -> list[Divided]:
         """What is to be divided, nothing twice, the first candidates first: the best way of each that makes the step shorter.
