@@ -183,7 +183,7 @@ def plan_in(
         took = pipeline.run(stage.passes, module, verified="none", known=known, on_pass=on_pass)
         if timings is not None:
             timings += took
-        if stage.name == "decided" and not known[Decisions].is_own:
+        if stage.name == "decided" and not known[Decisions].is_as_requested:
             return False
         if stage.name == "partitioned" and seen is not None:
             if (plan := sha256(mlir.to_bytecode(module)).digest()) in seen:

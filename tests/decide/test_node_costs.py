@@ -10,7 +10,7 @@ import pytest
 
 from meshbridge import resharding
 from meshbridge.decide.choice import Pricing
-from meshbridge.decide.graph import Graph, Kind, Tensor
+from meshbridge.decide.graph import Graph, NodeKind, Tensor
 from meshbridge.decide.node_costs import KindCosts, NodeCost
 from meshbridge.ir.sharding import Mesh, Sharding, Split
 from meshbridge.ops.rule import Dims, Loop, ShardingRule
@@ -44,15 +44,15 @@ def _tensor(chooser: random.Random, mesh: Mesh, rule: ShardingRule, dims: Dims) 
     return Tensor(mesh.name, shape, "f32", split, (True,) * len(dims))
 
 
-def _by_trying_all(kind: Kind, mesh: Mesh, known: tuple[Tensor, ...]) -> float:
-    """The least that any option costs, every one of them priced, and its operands."""
+def _by_trying_all(kind: NodeKind, mesh: Mesh, tensors: tuple[Tensor, ...]) -> float:
+    """The lowest cost of any option and its operands; every option is priced."""
     rule, pricing = kind.rule, Pricing(mesh)
-    operands, results = known[: len(rule.operands)], known[len(rule.operands) :]
+    operands, results = tensors[: len(rule.operands)], tensors[len(rule.operands) :]
 
     def bytes_of(tensor: Tensor, source: Sharding, target: Sharding) -> float:
         return resharding.cost(tensor.shape, tensor.dtype, mesh, source, target)
 
-    suggestions = tuple(pricing.op(rule).suggestion(place, tensor.split) for place, tensor in enumerate(known))
+    suggestions = tuple(pricing.op(rule).suggestion(place, tensor.split) for place, tensor in enumerate(tensors))
     return min(
         pricing.computed(rule) * choice.share
         + sum(bytes_of(tensor, tensor.sharding, need) for tensor, need in zip(operands, choice.needs, strict=True))
@@ -67,21 +67,21 @@ def _total(cost: NodeCost) -> float:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_node_costs_what_its_cheapest_option_does(seed: int) -> None:
-    """And no less than is said before that is known; nodes of all sizes share one table of options."""
+    """And at least its lower bound; nodes of all sizes share one table of options."""
     chooser = random.Random(seed)
     fitted = 0
     for shape in ((2, 4), (2, 2, 2), (3, 2), (4, 1, 2)):
         mesh = Mesh("m", shape)
         graph = Graph(cast(Any, None), mesh, Pricing(mesh))
         for rule in (rule for _ in range(6) for rule in _rules(chooser)):
-            costs = KindCosts(Kind(rule, weight=1), graph)
+            costs = KindCosts(NodeKind(rule, weight=1), graph)
             for _ in range(6):
-                known = tuple(_tensor(chooser, mesh, rule, dims) for dims in (*rule.operands, *rule.results))
-                expected = _by_trying_all(costs.kind, mesh, known)
-                found = costs.cost(known)
-                assert _total(found) == pytest.approx(expected)
-                assert costs.floor(known) <= found.own * (1 + 1e-9)
-                assert costs.least <= costs.floor(known) * (1 + 1e-9)
-                assert [moved > 0 for moved in found.arriving] == [place in found.moved for place in range(len(found.arriving))]
-                fitted += not found.moved
+                tensors = tuple(_tensor(chooser, mesh, rule, dims) for dims in (*rule.operands, *rule.results))
+                expected = _by_trying_all(costs.kind, mesh, tensors)
+                cost = costs.cost(tensors)
+                assert _total(cost) == pytest.approx(expected)
+                assert costs.floor(tensors) <= cost.own * (1 + 1e-9)
+                assert costs.least <= costs.floor(tensors) * (1 + 1e-9)
+                assert [sent > 0 for sent in cost.arriving] == [index in cost.resharded for index in range(len(cost.arriving))]
+                fitted += not cost.resharded
     assert fitted > 50

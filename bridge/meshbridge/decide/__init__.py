@@ -1,5 +1,5 @@
-"""Legal to decided: shardings are seeded, propagated, refined and assigned, and the `Decisions` say all that follows from them.
+"""Decides shardings of a legal program: seeds, propagates, refines and assigns them, and returns `Decisions`.
 
-`build_graph` makes a graph of small values and seeds it with annotations, `choice` prices options, `propagate`, `refine` and
-`assign` decide; `decisions` is what they make, which `annotate` writes into the IR and `read_annotations` reads back.
+`build_graph` builds a graph of small values and seeds it with annotations, `choice` prices options, `propagate`, `refine` and
+`assign` decide; `annotate` writes the `decisions` into the IR and `read_annotations` reads them back.
 """

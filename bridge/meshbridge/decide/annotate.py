@@ -1,11 +1,11 @@
-"""Writing decisions down: every result gets a `mesh.shard` on its definition, every operand one for its use, every op its option.
+"""Writes decisions as annotations: `mesh.shard` on each definition and each use, and the sharding option of each op.
 
-%s0 = mesh.sharding @mesh split_axes = [[0], [1]]      one per distinct sharding, at the top of the function
+%s0 = mesh.sharding @mesh split_axes = [[0], [1]]      each distinct sharding once, at the top of the function
 %1 = stablehlo.add %a, %b {meshbridge.sharding_option = …}
 %2 = mesh.shard %1 to %s0                              the definition
 %3 = mesh.shard %2 to %s1 annotate_for_users           one per use
 
-`read_annotations` reads the same decisions off it.
+`read_annotations` reads the decisions back.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ def annotate(decisions: Decisions) -> None:
 
 
 class _Annotator:
-    """Annotates a function, or the isolated block of a manual computation, whose shardings stand at its top."""
+    """Annotates a function, or the isolated block of a manual computation. Shardings go to the top of the block."""
 
     def __init__(self, block: ir.Block) -> None:
         self.block = block
         self._mark = ir.Operation.create("mesh.top", ip=ir.InsertionPoint.at_block_begin(block))
-        "Behind the shardings, before all annotations."
+        "After the shardings, before all annotations."
         self._top = Builder.before(self._mark)
         self._values: dict[Sharding, ir.Value] = {}
 
     def function(self, decisions: FunctionDecisions) -> None:
-        """Annotates a function. Its arguments come as the caller holds them, and are split further inside."""
+        """Annotates a function. Arguments are defined with the caller's sharding, then split further if decided."""
         block = self.block
         self._ops(block, decisions.block)
-        for argument, held, inside in zip(block.arguments, decisions.held, decisions.block.arguments, strict=True):
+        for argument, from_caller, inside in zip(block.arguments, decisions.from_caller, decisions.block.arguments, strict=True):
             at = Builder(argument.location, self._top.ip)
-            shard = self._define(argument, held, at)
-            if shard is not None and inside is not None and inside != held:
+            shard = self._define(argument, from_caller, at)
+            if shard is not None and inside is not None and inside != from_caller:
                 users = list(shard.uses)
                 further = build.shard(shard, self._sharding(inside), annotate_for_users=True, at=at)
                 for use in users:
@@ -76,11 +76,11 @@ class _Annotator:
 
     def _op(self, op: ir.Operation, decision: OpDecision) -> None:
         split = [sharding.split_axes for sharding in decision.results if sharding is not None]
-        if any(decision.option) or (decision.option and any(map(any, split))):  # otherwise the annotations say it
+        if any(decision.option) or (decision.option and any(map(any, split))):  # else it follows from the annotations
             op.attributes[OPTION] = axis_array_attr(decision.option)
         for index, need in enumerate(decision.operands):
             value = op.operands[index]
-            if need is not None and not (op.name == "func.return" and self._is_said(value, need)):
+            if need is not None and not (op.name == "func.return" and self._has_annotation(value, need)):
                 op.operands[index] = build.shard(value, self._sharding(need), annotate_for_users=True, at=Builder.before(op))
         if len(decision.results):
             after = Builder.after(op)
@@ -88,18 +88,18 @@ class _Annotator:
                 self._define(result, sharding, after)
         if op.name == MANUAL:
             _Annotator(op.regions[0].blocks[0]).isolated(decision.regions[0])
-        elif decision.rule is None:  # the body of a composite is decided anew when it is read
+        elif decision.rule is None:  # the body of a composite is decided when it is read
             for region, inner in zip(op.regions, decision.regions, strict=False):
                 self._inner(region.blocks[0], inner)
 
     def _refresh(self, op: ir.Operation, decision: OpDecision) -> None:
-        """What the user annotated with open dimensions may have been split further."""
+        """Updates the user's annotation, whose open dimensions may have been split further."""
         (sharding,) = decision.results
         assert sharding is not None
         op.operands[1] = self._sharding(sharding)
 
-    def _is_said(self, value: ir.Value, need: Sharding) -> bool:
-        """Whether the user has said it for this use."""
+    def _has_annotation(self, value: ir.Value, need: Sharding) -> bool:
+        """Whether the user annotated this use with this sharding."""
         op = value.owner
         if isinstance(op, ir.Block) or op.name != "mesh.shard" or "annotate_for_users" not in op.attributes:
             return False
@@ -112,12 +112,12 @@ class _Annotator:
 
     def _sharding(self, sharding: Sharding) -> ir.Value:
         """The SSA value of a sharding."""
-        found = self._values.get(sharding)
-        if found is None:
-            found = self._values[sharding] = build.sharding(sharding, at=self._top)
-        return found
+        declared = self._values.get(sharding)
+        if declared is None:
+            declared = self._values[sharding] = build.sharding(sharding, at=self._top)
+        return declared
 
 
 def _is_annotated(users: Iterable[ir.Operation]) -> bool:
-    """Whether a value's definition is annotated by one of its users."""
+    """Whether one of the users of a value annotates its definition."""
     return any(user.name == "mesh.shard" and "annotate_for_users" not in user.attributes for user in users)

@@ -1,8 +1,8 @@
-"""Assigning: with all tensors decided, each op in program order gets its option, and each definition and use its sharding.
+"""Assigns, once all tensors are decided, an option to each op and a sharding to each definition and use, in program order.
 
-Here values may stay partial. A sum over shards that is only added to another sum over the same shards, or passes through linear
-ops that do not make it larger, is all-reduced once, at the end of that chain (the RFC's all-reduce reassociation, done before any
-all-reduce exists). A resharding that an earlier use has paid for is free.
+Values may stay partial here. If a sum over shards is only added to another sum over the same shards, or only passes through
+linear ops that do not make it larger, it is all-reduced once, at the end of the chain (the RFC's all-reduce reassociation, before
+any all-reduce exists). A resharding that an earlier use has paid for is free.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from functools import cache
 from math import prod
 from typing import Any
 
-from meshbridge.decide.choice import Choice, EndPrices, Pair, Taken, ranked
+from meshbridge.decide.choice import Choice, EndPrices, Pair, PartialOperands, ranked
 from meshbridge.decide.decisions import AS_OPERANDS, CHEAPEST, GIVEN, BlockDecisions, OpDecision, Shardings
-from meshbridge.decide.graph import Graph, Kind, Node, Tensor, wanted_partial
+from meshbridge.decide.graph import Graph, Node, NodeKind, Tensor, wanted_partial
 from meshbridge.decide.kind_choices import has_layout
-from meshbridge.decide.value import Value
+from meshbridge.decide.tensor_state import TensorState
 from meshbridge.ir.mlir import COMPOSITE, CUSTOM_CALL, ir
 from meshbridge.ir.sharding import Axes, Sharding, Split, is_even
 from meshbridge.ops.layouts import in_layout, shared_layout
@@ -31,16 +31,16 @@ _SUMMED = ("f", "bf", "complex", "i8", "i16", "i32", "i64", "ui")
 
 
 BodyFn = Callable[[ir.Operation, ShardingRule, Option, frozenset[int]], BlockDecisions | None]
-"""Decides the body of an op that is sharded as one, within manual computations along some axes; None for any other op."""
+"""Decides the body of an op that is sharded as one op, within manual computations along some axes; None for any other op."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What assigning a node has led to."""
+    """The result of assigning a node."""
 
     decision: OpDecision
-    changed: tuple[tuple[int, Value], ...]
-    "Which of its operands and results have changed, by place."
+    changed: tuple[tuple[int, TensorState], ...]
+    "The operands and results whose state changes, by index in `operands + results`."
 
 
 class Assigner:
@@ -50,11 +50,11 @@ class Assigner:
         self.graph = graph
         self.decide_body = decide_body
         self.decided: dict[int, OpDecision] = {}
-        "Per node of an op that is split by its loops."
+        "Per node, the decision of an op with a sharding rule."
         self.needed: dict[tuple[ir.Operation, int], Sharding] = {}
-        "What operands that other ops hand on as they are must be resharded to."
-        self._values: list[Value] = []
-        self._interned: dict[tuple[object, ...], Value] = {}
+        "The reshardings of operands that other ops pass on unchanged."
+        self._values: list[TensorState] = []
+        self._interned: dict[tuple[object, ...], TensorState] = {}
         self._memo: dict[tuple[object, ...], Outcome] = {}
         self._sums: dict[tuple[object, ...], Axes] = {}
         self._unreduced: dict[int, Axes] = {}
@@ -63,7 +63,7 @@ class Assigner:
 
     @property
     def count(self) -> int:
-        """How many nodes differed from all before."""
+        """Number of distinct nodes decided so far."""
         return len(self._memo)
 
     def defined(self, tensor: int) -> Sharding | None:
@@ -71,11 +71,11 @@ class Assigner:
         return self._values[tensor].defined if tensor >= 0 else None
 
     def run(self) -> None:
-        """Decides for every node, in order."""
+        """Decides every node in order."""
         nodes = self.graph.nodes
-        staying = [each for each in nodes if (each.name in LINEAR or each.kind.rule.reduces) and self._may_leave_partial(each)]
+        staying = [node for node in nodes if (node.name in LINEAR or node.kind.rule.reduces) and self._may_leave_partial(node)]
         self._unreduced = self._possible(staying)
-        self._join_sums(staying)
+        self._combine_sums(staying)
         self._unreduced = self._worthwhile(self._unreduced, staying)
         self._values = self._at_first()
         for index, node in enumerate(nodes):
@@ -85,33 +85,32 @@ class Assigner:
                 self.decided[index] = self._payload(node)
 
     def _identity(self, node: Node) -> None:
-        """Decides what an identity needs of its operand."""
+        """Decides the sharding in which an identity takes its operand."""
         source, target = (self.graph.tensors[tensor] for tensor in (*node.operands, *node.results))
         need = self.needed[node.op, node.operand_index] = self.graph.identity_need(node.kind, source, target)
         self._pay(node, node.operands[0], need)
 
-    def _at_first(self) -> list[Value]:
-        """All tensors before anything is assigned."""
+    def _at_first(self) -> list[TensorState]:
+        """The initial states of all tensors."""
         graph = self.graph
-        first = cache(lambda tensor, *known: self._one(Value(tensor, tensor.sharding, *known)))
-        values = [first(tensor, (), (), False, uses > 1) for tensor, uses in zip(graph.tensors, graph.uses, strict=True)]
+        initial = cache(lambda tensor, *facts: self._intern(TensorState(tensor, tensor.sharding, *facts)))
+        values = [initial(tensor, (), (), False, uses > 1) for tensor, uses in zip(graph.tensors, graph.uses, strict=True)]
         for index in {*self._unreduced, *self._free, *graph.returned_partial}:
             unreduced, free = self._unreduced.get(index, ()), self._free.get(index, ())
             is_passed_on = bool(unreduced) and self._is_passed_on(index, unreduced)
-            known = (unreduced, free, is_passed_on, graph.uses[index] > 1, index in graph.returned_partial)
-            values[index] = first(graph.tensors[index], *known)
+            facts = (unreduced, free, is_passed_on, graph.uses[index] > 1, index in graph.returned_partial)
+            values[index] = initial(graph.tensors[index], *facts)
         return values
 
-    def _one(self, value: Value) -> Value:
-        """The one object for what is known of a tensor."""
+    def _intern(self, value: TensorState) -> TensorState:
+        """The unique object equal to `value`."""
         return self._interned.setdefault(value.signature, value)
 
     def _possible(self, staying: Sequence[Node]) -> dict[int, Axes]:
-        """Tensors that could stay partial, and over which axes, if no linear chain were reduced."""
+        """Tensors that could stay partial, by axes, if no chain of linear ops were reduced."""
         partial = {index: tensor.summed_axes for index, tensor in enumerate(self.graph.tensors) if tensor.summed_axes}
-        known = partial.keys()
         for node in staying:
-            carried = () if known.isdisjoint(node.operands) else self._carried(node, partial)
+            carried = () if partial.keys().isdisjoint(node.operands) else self._carried(node, partial)
             if not carried and node.kind.rule.reduces:
                 carried = self._sum_axes(node)
             if carried:
@@ -119,11 +118,11 @@ class Assigner:
         return partial
 
     def _worthwhile(self, partial: dict[int, Axes], staying: Sequence[Node]) -> dict[int, Axes]:
-        """`partial` without the tensors that would be scattered along the same axes and that no addition, here or in the next
-        iteration of a loop, joins with another sum: reducing them at once costs the same, and what follows computes on
+        """`partial` without the tensors that would be reduce-scattered along the same axes and that no addition, here or in the
+        next iteration of a loop, combines with another sum: reducing them at once costs the same, and later ops compute on
         smaller shards.
         """
-        kept = {tensor: axes for tensor, axes in partial.items() if self.graph.tensors[tensor].summed_axes}
+        worthwhile = {tensor: axes for tensor, axes in partial.items() if self.graph.tensors[tensor].summed_axes}
         for node in reversed(staying):
             tensor = node.results[0]
             axes = partial.get(tensor)
@@ -131,26 +130,26 @@ class Assigner:
                 not self._splits(tensor, axes)
                 or tensor in self.graph.accumulated
                 or self._adds(node, partial)
-                or self._is_joined(tensor, axes, partial, kept)
+                or self._is_combined(tensor, axes, partial, worthwhile)
             ):
-                kept[tensor] = axes
-        return kept
+                worthwhile[tensor] = axes
+        return worthwhile
 
     def _splits(self, tensor: int, axes: Axes) -> bool:
-        """Whether the tensor is decided to be split along some of `axes`."""
+        """Whether the tensor is sharded along some of `axes`."""
         return any(axis in axes for split in self.graph.tensors[tensor].split for axis in split)
 
     def _adds(self, node: Node, partial: dict[int, Axes]) -> bool:
-        """Whether the node adds two sums, neither of which anything else reads."""
+        """Whether the node adds two sums that have no other reader."""
         return node.name in ADD and all(tensor in partial and self.graph.uses[tensor] == 1 for tensor in node.operands)
 
-    def _is_joined(self, tensor: int, axes: Axes, partial: dict[int, Axes], kept: dict[int, Axes]) -> bool:
-        """Whether the only user of `tensor` adds it to another such sum, or hands it on to where that happens."""
+    def _is_combined(self, tensor: int, axes: Axes, partial: dict[int, Axes], worthwhile: dict[int, Axes]) -> bool:
+        """Whether the only user of `tensor` adds it to another such sum, or passes it on to an op that does."""
         user = self._only_user(tensor)
-        if user is None or user.is_identity or kept.get(user.only_result) != axes:
+        if user is None or user.is_identity or worthwhile.get(user.only_result) != axes:
             return False
-        beside = [other for other in user.operands if other >= 0 and other not in partial]
-        return self._adds(user, partial) or not any(self._splits(other, axes) for other in beside)
+        reduced = [operand for operand in user.operands if operand >= 0 and operand not in partial]
+        return self._adds(user, partial) or not any(self._splits(operand, axes) for operand in reduced)
 
     def _only_user(self, tensor: int) -> Node | None:
         if self.graph.uses[tensor] != 1:
@@ -163,22 +162,22 @@ class Assigner:
         return result >= 0 and not node.is_identity and self._may_stay[self.graph.tensors[result]]
 
     def _sum_axes(self, node: Node, free: Axes = ()) -> Axes:
-        """The axes over which the node's cheapest option leaves its result a partial sum, nothing having been resharded yet."""
+        """The axes over which the node's cheapest option leaves its result a partial sum, before anything is resharded."""
         tensors = self.graph.tensors
         operands, results = (
             tuple([tensors[tensor] if tensor >= 0 else None for tensor in members]) for members in (node.operands, node.results)
         )
         key = (node.kind, operands, results, free)
-        found = self._sums.get(key)
-        if found is None:
-            values = [tensor and Value(tensor, tensor.sharding) for tensor in operands]
+        axes = self._sums.get(key)
+        if axes is None:
+            values = [tensor and TensorState(tensor, tensor.sharding) for tensor in operands]
             choice = self._choose(node.kind, (), values, results, ((),) * len(operands), free)
             computed = choice.computed[0]
-            found = self._sums[key] = computed.partial_axes if computed.partial_kind == "sum" else ()
-        return found
+            axes = self._sums[key] = computed.partial_axes if computed.partial_kind == "sum" else ()
+        return axes
 
     def _mark(self, partial: dict[int, Axes], node: Node, axes: Axes) -> bool:
-        """Notes that the node's result may stay partial over `axes`. Whether that is news."""
+        """Records that the node's result may stay partial over `axes`; returns whether this is new."""
         tensor = node.only_result
         wanted = self.graph.tensors[tensor].layout
         if not axes or tensor in partial or (wanted is not None and wanted.partial_axes != axes):
@@ -186,67 +185,66 @@ class Assigner:
         partial[tensor] = axes
         return True
 
-    def _join_sums(self, staying: Sequence[Node]) -> None:
-        """An op whose result is only added to a partial value may leave its own partial too: all-reducing both costs what one
-        does.
+    def _combine_sums(self, staying: Sequence[Node]) -> None:
+        """Lets an op whose result is only added to a partial value leave its own result partial: one all-reduce serves both.
 
-        The gradient of a value that three contractions read is the case: alone, each might rather gather its operands.
+        Example: the gradient of a value that three contractions read; alone, each might gather its operands.
         """
-        made_by = {node.results[0]: node for node in staying}
-        linear = [node for node in made_by.values() if node.name in LINEAR]
-        partial, news = self._unreduced.keys(), True
-        while news:
-            news = False
+        producers = {node.results[0]: node for node in staying}
+        linear = [node for node in producers.values() if node.name in LINEAR]
+        partial, has_changed = self._unreduced.keys(), True
+        while has_changed:
+            has_changed = False
             for node in linear:
                 if partial.isdisjoint(node.operands):
                     continue
                 axes = self._carried(node, self._unreduced)
                 if not axes and node.name in ADD:
-                    axes = self._joined(node, made_by)
-                news |= self._mark(self._unreduced, node, axes)
+                    axes = self._combined(node, producers)
+                has_changed |= self._mark(self._unreduced, node, axes)
 
-    def _joined(self, node: Node, made_by: dict[int, Node]) -> Axes:
-        """Lets the reduced side of an addition stay partial like the other one, if the ops behind it then prefer to."""
+    def _combined(self, node: Node, producers: dict[int, Node]) -> Axes:
+        """Leaves the reduced operand of an addition partial like the other one, if the ops that produce it then prefer this."""
         left, right = node.operands
-        for partial, other in ((left, right), (right, left)):
+        for partial, reduced in ((left, right), (right, left)):
             axes = self._unreduced.get(partial, ())
-            makers = self._willing(other, axes, made_by) if axes else None
-            if makers is not None:
-                for maker in makers:
-                    self._free[maker.only_result] = axes
-                    self._mark(self._unreduced, maker, axes)
+            summing = self._summing_producers(reduced, axes, producers) if axes else None
+            if summing is not None:
+                for producer in summing:
+                    self._free[producer.only_result] = axes
+                    self._mark(self._unreduced, producer, axes)
                 return self._carried(node, self._unreduced)
         return ()
 
-    def _willing(self, tensor: int, axes: Axes, made_by: dict[int, Node]) -> list[Node] | None:
-        """The ops that would make `tensor` partial over `axes`, innermost first; None if one of them would not."""
-        makers: list[Node] = []
+    def _summing_producers(self, tensor: int, axes: Axes, producers: dict[int, Node]) -> list[Node] | None:
+        """The ops that would leave `tensor` partial over `axes`, innermost first; None if one of them would not."""
+        summing: list[Node] = []
         waiting = [tensor]
-        while waiting:  # additions stand in chains as long as a model has parameters
+        while waiting:  # a chain of additions is as long as a model has parameters
             tensor = waiting.pop()
-            maker = made_by.get(tensor)
-            if maker is None or self.graph.uses[tensor] != 1:
+            producer = producers.get(tensor)
+            if producer is None or self.graph.uses[tensor] != 1:
                 return None
             if tensor in self._unreduced:
                 if self._unreduced[tensor] != axes:
                     return None
                 continue
-            if maker.name in ADD:
-                waiting += maker.operands
-            elif not maker.rule.reduces or self._sum_axes(maker, axes) != axes:
+            if producer.name in ADD:
+                waiting += producer.operands
+            elif not producer.rule.reduces or self._sum_axes(producer, axes) != axes:
                 return None
-            makers.append(maker)
-        return makers[::-1]
+            summing.append(producer)
+        return summing[::-1]
 
     def _carried(self, node: Node, partial: dict[int, Axes]) -> Axes:
-        """The axes over which the node's result stays partial because its operands are; () if it needs them reduced."""
+        """The axes over which the node's result stays partial like its operands; () if it needs them reduced."""
         if node.name not in LINEAR:
             return ()
         return node.carried([partial.get(tensor, ()) for tensor in node.operands])
 
     def _is_passed_on(self, tensor: int, axes: Axes) -> bool:
-        """Whether a partial definition is left to its only user because that passes it on in no more bytes; or to several users,
-        if loops add up what these make of it."""
+        """Whether users take the partial definition: the only user passes it on in no more bytes, or loops accumulate what
+        several users compute from it."""
         users = [node for index in self.graph.users[tensor] for node in (self.graph.nodes[index],) if tensor in node.operands]
         if len(users) != self.graph.uses[tensor] or not (len(users) == 1 or tensor in self.graph.accumulated):
             return False
@@ -258,44 +256,43 @@ class Assigner:
         )
 
     def _payload(self, node: Node) -> OpDecision:
-        """Decides for an op; one whose like has been decided for is assigned the same."""
+        """Decides an op. Equal ops share one decision."""
         values, numbers = self._values, node.operands + node.results
         before = tuple([values[tensor] if tensor >= 0 else None for tensor in numbers])
         alias = () if len({*numbers}) == len(numbers) else tuple(map(numbers.index, numbers))
         key = (node.kind, node.name, node.scope, before, alias)
-        found = self._memo.get(key)
-        if found is None:
+        outcome = self._memo.get(key)
+        if outcome is None:
             decision, is_general = self._decide(node, before)
-            after = [(place, values[tensor]) for place, tensor in enumerate(numbers) if tensor >= 0]
-            found = Outcome(decision, tuple([(place, value) for place, value in after if value is not before[place]]))
+            after = [(position, values[tensor]) for position, tensor in enumerate(numbers) if tensor >= 0]
+            outcome = Outcome(decision, tuple([(position, value) for position, value in after if value is not before[position]]))
             if is_general:
-                self._memo[key] = found
-        for place, value in found.changed:
-            values[numbers[place]] = value
-        return found.decision
+                self._memo[key] = outcome
+        for position, value in outcome.changed:
+            values[numbers[position]] = value
+        return outcome.decision
 
-    def _decide(self, node: Node, before: tuple[Value | None, ...]) -> tuple[OpDecision, bool]:
-        """The decision for one op, and whether it is the same for all that are alike: not if it depends on a constant, or has a
-        body."""
+    def _decide(self, node: Node, before: tuple[TensorState | None, ...]) -> tuple[OpDecision, bool]:
+        """The decision for one op, and whether equal ops can share it: not if it depends on a constant or has a body."""
         kind, count = node.kind, len(node.operands)
         arriving = before[:count]
         layout = shared_layout(node.op, kind.rule, [value and value.defined for value in arriving])
         if layout is not None:
             return self._in_layout(node, layout, arriving), False
         if node.name == CUSTOM_CALL and is_of_shards(node.op):
-            return self._as_they_come(node, arriving), False
-        taken = self._taken(node, arriving)
+            return self._on_shards(node, arriving), False
+        taken_partial = self._taken_partial(node, arriving)
         results = [value and value.tensor for value in before[count:]]
         free = self._free.get(node.only_result, ())
-        choice = self._choose(kind, node.scope, arriving, results, taken, free)
+        choice = self._choose(kind, node.scope, arriving, results, taken_partial, free)
         needs = tuple([need if value is not None else None for value, need in zip(arriving, choice.needs, strict=True)])
         for tensor, need in zip(node.operands, needs, strict=True):
             if need is not None:
                 self._pay(node, tensor, need)
         body = self.decide_body(node.op, kind.rule, choice.option, node.manual)
         why, regions = CHEAPEST if kind.fixed_option is None else GIVEN, (body,) if body is not None else ()
-        carried: Axes = next((axes for axes in taken if axes), ())
-        if not any(choice.option[loop] for loop in kind.rule.blocked):  # along such, what is computed decides nothing
+        carried: Axes = next((axes for axes in taken_partial if axes), ())
+        if not any(choice.option[loop] for loop in kind.rule.blocked):  # splits do not propagate along blocked loops
             for tensor, computed in zip(node.results, body.returned if body is not None else choice.computed, strict=True):
                 if tensor >= 0 and computed is not None:
                     self._define(tensor, computed)
@@ -306,18 +303,17 @@ class Assigner:
     def _defined(self, node: Node) -> Shardings:
         return tuple([self.defined(tensor) for tensor in node.results])
 
-    def _in_layout(self, node: Node, layout: Sharding, arriving: Sequence[Value | None]) -> OpDecision:
-        """An elementwise op whose operands have halos or offsets computes, and leaves, its results so."""
+    def _in_layout(self, node: Node, layout: Sharding, arriving: Sequence[TensorState | None]) -> OpDecision:
+        """An elementwise op whose operands have halos or offsets computes its results with the same ones."""
         for number in node.results:
             tensor = self._values[number].tensor
-            if not (tensor.user or tensor.tied):
+            if not (tensor.annotated or tensor.tied):
                 self._change(number, defined=layout)
-        held = in_layout(layout, node.rule, [value and value.defined for value in arriving])
-        return OpDecision(AS_OPERANDS, held, self._defined(node), node.rule, layout=layout)
+        operands = in_layout(layout, node.rule, [value and value.defined for value in arriving])
+        return OpDecision(AS_OPERANDS, operands, self._defined(node), node.rule, layout=layout)
 
-    def _as_they_come(self, node: Node, arriving: Sequence[Value | None]) -> OpDecision:
-        """A call of Python is given the shards that each device holds, whatever operands beside each other are sharded like; but
-        none with padding."""
+    def _on_shards(self, node: Node, arriving: Sequence[TensorState | None]) -> OpDecision:
+        """A Python callback takes the shards that each device has, however its operands are sharded, but none with padding."""
         mesh, needs = self.graph.mesh, list[Sharding | None]()
         for number, value in zip(node.operands, arriving, strict=True):
             need = value and value.defined.without_partial()
@@ -328,10 +324,10 @@ class Assigner:
             needs.append(need)
         return OpDecision(AS_OPERANDS, tuple(needs), self._defined(node), node.rule, ((),) * len(node.rule.loops))
 
-    def _taken(self, node: Node, arriving: Sequence[Value | None]) -> Taken:
-        """Per operand, the axes over which it arrives partial and is passed on so."""
-        if node.kind.kept:
-            return node.kind.kept
+    def _taken_partial(self, node: Node, arriving: Sequence[TensorState | None]) -> PartialOperands:
+        """Per operand, the axes over which the op takes it partial and passes it on."""
+        if node.kind.unreduced:
+            return node.kind.unreduced
         partial = [value.defined.summed_axes if value is not None else () for value in arriving]
         partial = [
             axes if value is not None and value.unreduced == axes else () for axes, value in zip(partial, arriving, strict=True)
@@ -340,12 +336,12 @@ class Assigner:
         return tuple([carried if axes == carried else () for axes in partial])
 
     def _define(self, number: int, computed: Sharding) -> None:
-        """Decides how the definition is annotated: as the tensor was decided; but a conflict within the op is left to the users,
-        of whom those that go by the decision share one resharding."""
+        """Decides the annotation of the definition: as the tensor is decided, unless the op itself conflicts. In a conflict each
+        user reshards, and users that need the decided sharding share one resharding."""
         value, tensor = self._values[number], self._values[number].tensor
         if value.may_be_returned and computed != value.defined:
             self._change(number, defined=value.defined.without_partial())
-        fixed = tensor.user or tensor.tied or any(tensor.decided) or tensor.layout is not None
+        fixed = tensor.annotated or tensor.tied or any(tensor.decided) or tensor.layout is not None
         is_left = value.is_passed_on and value.unreduced == computed.partial_axes
         if not fixed and (not computed.partial_axes or is_left):
             if value.is_shared and not computed.partial_axes and computed != value.defined:
@@ -353,23 +349,23 @@ class Assigner:
             self._change(number, defined=computed)
 
     def _change(self, number: int, **changed: Any) -> None:
-        self._values[number] = self._one(self._values[number].but(changed))
+        self._values[number] = self._intern(self._values[number].but(changed))
 
     def _choose(
         self,
-        kind: Kind,
+        kind: NodeKind,
         scope: tuple[int, ...],
-        arriving: Sequence[Value | None],
+        arriving: Sequence[TensorState | None],
         results: Sequence[Tensor | None],
-        taken: Taken,
+        taken_partial: PartialOperands,
         free: Axes,
     ) -> Choice:
-        """The choice of the fewest bytes; of equals, that with the most of them counted already, which may yet be spared."""
+        """The choice of the fewest bytes; of equal ones, the choice whose bytes the decision has counted already."""
         pricing = self.graph.pricing
-        op = pricing.op(kind.rule, taken)
+        op = pricing.op(kind.rule, taken_partial)
         if kind.fixed_option is not None:
             return op.choice(kind.fixed_option)
-        passed = max(taken, default=())
+        passed = max(taken_partial, default=())
         splits = [value.defined.split_axes if value is not None else () for value in arriving]
         splits += [tensor.split if tensor is not None else () for tensor in results]
         only_split = not any(value.defined.partial_axes or value.tensor.layout for value in arriving if value is not None)
@@ -377,25 +373,32 @@ class Assigner:
             return fitting
         ready = [value.ready(scope) if value is not None else [] for value in arriving]
         suggested = [*enumerate(splits)]
-        for end, (value, have) in enumerate(zip(arriving, ready, strict=True)):
-            suggested += [(end, sharding.split_axes) for sharding in (*have, value and value.anticipated) if sharding is not None]
+        for end, (value, available) in enumerate(zip(arriving, ready, strict=True)):
+            suggested += [
+                (end, sharding.split_axes) for sharding in (*available, value and value.anticipated) if sharding is not None
+            ]
         suggestions = tuple([op.suggestion(end, split) for end, split in suggested])
-        first = [self._arriving(value, have) if value else pricing.nothing for value, have in zip(arriving, ready, strict=True)]
-        last = [self._leaving(tensor, passed or free, kind.reduce_share) if tensor else pricing.nothing for tensor in results]
+        operand_prices = [
+            self._arriving(value, available) if value else pricing.nothing
+            for value, available in zip(arriving, ready, strict=True)
+        ]
+        result_prices = [
+            self._leaving(tensor, passed or free, kind.reduce_share) if tensor else pricing.nothing for tensor in results
+        ]
 
         def counted(choice: Choice) -> float:
             return sum(
                 pricing.arriving(value.tensor.type, value.defined, value.tensor.gathered).price(need)
-                for value, need, have in zip(arriving, choice.needs, ready, strict=True)
-                if value is not None and need == value.anticipated and need not in have
+                for value, need, available in zip(arriving, choice.needs, ready, strict=True)
+                if value is not None and need == value.anticipated and need not in available
             )
 
         choices = op.suggested(suggestions, wanted_partial(kind, results))
         rank = counted if any(value is not None and value.anticipated is not None for value in arriving) else None
-        return ranked(choices, pricing.compute(kind.rule, kind.sharing), last, first, rank)[0]
+        return ranked(choices, pricing.compute(kind.rule, kind.sharing), result_prices, operand_prices, rank)[0]
 
-    def _arriving(self, value: Value, ready: list[Sharding]) -> EndPrices:
-        """Bytes of resharding an operand to what is needed of it, unless that exists or is counted already."""
+    def _arriving(self, value: TensorState, ready: list[Sharding]) -> EndPrices:
+        """Bytes of resharding an operand to an op's need, unless that sharding exists or is counted already."""
         if not ready and value.anticipated is None:
             return self.graph.pricing.arriving(value.tensor.type, value.defined, value.tensor.gathered)
         free = (*ready, value.anticipated)
@@ -404,7 +407,7 @@ class Assigner:
         )
 
     def _leaving(self, tensor: Tensor, staying: Axes, share: float) -> EndPrices:
-        """Bytes of resharding what is computed to the result, whose sum over the axes `staying` is not reduced here."""
+        """Bytes of resharding the computed value to the result, leaving a sum over the axes `staying` unreduced."""
         if not staying:
             return self.graph.pricing.leaving(tensor.type, tensor.sharding, share, tensor.reduced)
 
@@ -417,7 +420,7 @@ class Assigner:
         return self.graph.pricing.prices(tensor.type, pair, tensor.reduced)
 
     def _pay(self, node: Node, number: int, need: Sharding) -> None:
-        """Remembers that `need` exists from here on in this scope."""
+        """Records that `need` is available from here on in this scope."""
         if number >= 0:
             value = self._values[number]
             if need != value.defined and need not in value.ready(node.scope):
@@ -425,12 +428,12 @@ class Assigner:
 
 
 def _may_stay_partial(tensor: Tensor) -> bool:
-    """Whether a tensor could be left a partial sum at all."""
+    """Whether a tensor could stay a partial sum."""
     layout = tensor.layout
     is_wanted = layout is not None and bool(layout.partial_axes) and layout.partial_kind == "sum"
-    return (is_wanted or not tensor.user) and not tensor.tied and tensor.dtype.startswith(_SUMMED)
+    return (is_wanted or not tensor.annotated) and not tensor.tied and tensor.dtype.startswith(_SUMMED)
 
 
 def _without(split: Split, axes: Axes) -> Split:
-    """`split` less some axes."""
+    """`split` without some axes."""
     return tuple(tuple(axis for axis in along if axis not in axes) for along in split)

@@ -1,4 +1,4 @@
-"""One walk over a function that makes its tensors and nodes (`graph.py`)."""
+"""Builds the graph of a function (`graph.py`): tensors and nodes, in one walk."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.analysis.trip_count import trip_count
 from meshbridge.decide.choice import Pricing
-from meshbridge.decide.cut_axes import may_cut
-from meshbridge.decide.given_option import given_option
-from meshbridge.decide.graph import Graph, Kind, Node, Tensor
-from meshbridge.decide.groups import share_tensors
-from meshbridge.decide.unknown_sizes import refuse_unknown_sizes
+from meshbridge.decide.dynamic_sizes import refuse_dynamic_sizes
+from meshbridge.decide.graph import Graph, Node, NodeKind, Tensor
+from meshbridge.decide.option_attribute import option_attribute
+from meshbridge.decide.required_subaxes import may_require_subaxes
+from meshbridge.decide.sharding_groups import share_tensors
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.module_mesh import sharding_on
 from meshbridge.dialect.ops import MANUAL_AXES, OPEN_DIMS, PRIORITIES, REPLICATED_AXES, SOURCE
@@ -31,7 +31,7 @@ from meshbridge.ops.rule import Dims, Interface, Loop, ShardingRule, Signature, 
 
 @dataclass(frozen=True)
 class BodyBoundary:
-    """How the arguments and results of a body are sharded, and the axes of the manual computations that it stands in."""
+    """The shardings of a body's arguments and results, and the axes of the manual computations around it."""
 
     arguments: tuple[Sharding | None, ...]
     results: tuple[Sharding | None, ...]
@@ -40,14 +40,14 @@ class BodyBoundary:
 
 _Handler = Callable[["GraphBuilder", ir.Operation, int, tuple[int, ...]], None]
 _HANDLERS: Registry[str, _Handler] = Registry("handler of the graph")
-"""Ops that are no nodes of their own kind, and what adds them to the graph."""
+"""Ops that do not become nodes with a rule, and what adds them to the graph."""
 
 
 class GraphBuilder:
     """Walks a function once and builds its Graph.
 
-    `ends` are given for a body that will stand inside another function: then no caller has to put its arguments and results
-    together from equal shards.
+    `ends` are given for a body inside another function: no caller then has to assemble its arguments and results from equal
+    shards.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class GraphBuilder:
         self._ends = ends
         self.interface = interface
         self._shardings: dict[ir.Value, Sharding] = {}
-        self._identities: dict[tuple[object, ...], Kind] = {}
-        "Per shape, weight and what else an identity says, its kind."
+        self._identities: dict[tuple[object, ...], NodeKind] = {}
+        "Kinds of identities, by shape, weight and region."
         self._unknown: dict[ir.Type, Tensor] = {}
-        "Per type, what is known here of a tensor that nobody has annotated."
-        self._kinds: dict[int, dict[Signature, Kind]] = {}
-        "Per weight and what an op says, the kind of its node."
+        "The description of an unannotated tensor, by type."
+        self._kinds: dict[int, dict[Signature, NodeKind]] = {}
+        "By weight, the kinds of ops, by signature."
         self._annotated: dict[tuple[object, ...], Tensor] = {}
-        "Per tensor and annotation, what is known then."
+        "Descriptions of annotated tensors, by tensor and annotation."
         self._scopes = 0
         self._arguments: set[ir.Value] = set()
         self._manual = ends.manual if ends is not None else frozenset()
@@ -72,17 +72,17 @@ class GraphBuilder:
         self._members: dict[int, str] = {}
         "Per tensor in a group, the source location of the statement that puts it there."
         self._added: dict[int, ir.Value] = {}
-        "Per carried tensor that a loop only adds to, the value that it adds."
+        "Per carried tensor that a loop only adds to, the added value."
         self._stacked: dict[int, tuple[ir.Value, int]] = {}
-        "Per carried tensor that a loop only writes rows into, the row, and how many there are."
-        self._made_of: dict[int, list[int]] = {}
-        "Per tensor, the elements of what its readers make of it that loops only add up."
-        self._makers: dict[int, Node] = {}
-        "Per tensor, the op of one result that defines it, as far as nodes have been searched."
+        "Per carried tensor that a loop only writes rows into, the row and the number of rows."
+        self._reader_sizes: dict[int, list[int]] = {}
+        "Per tensor, the number of elements of each reader's result that loops only accumulate."
+        self._producers: dict[int, Node] = {}
+        "Per tensor, the op of one result that defines it, among the nodes searched so far."
         self._searched = 0
         self._returned: list[int] = []
         self._from_caller: set[int] = set()
-        "Tensors annotated as such, not by a constraint inside the program: a result there is the caller's boundary condition."
+        "Tensors with an annotation that is no constraint inside the program; such a result is the caller's boundary condition."
 
     def build(self) -> Graph:
         block = self.graph.function.regions[0].blocks[0]
@@ -101,26 +101,26 @@ class GraphBuilder:
 
     def tensor(self, value: ir.Value) -> int:
         """The tensor of `value`, a new one if it has none; -1 if it is no ranked tensor."""
-        found = self.graph.tensor_of.get(value)
-        if found is None:
-            found = self.graph.tensor_of[value] = self._new_tensor(value.type)
-        return found
+        tensor = self.graph.tensor_of.get(value)
+        if tensor is None:
+            tensor = self.graph.tensor_of[value] = self._new_tensor(value.type)
+        return tensor
 
     def _new_tensor(self, of: ir.Type) -> int:
-        known = self._unknown.get(of) or self._unannotated(of)
-        return self.graph.add(known) if known is not None else -1
+        description = self._unknown.get(of) or self._unannotated(of)
+        return self.graph.add(description) if description is not None else -1
 
     def _unannotated(self, of: ir.Type) -> Tensor | None:
-        """What is known of a tensor of that type before anything else is; None for what is no ranked tensor."""
+        """The description of an unannotated tensor of that type; None if it is no ranked tensor."""
         if not isinstance(of, ir.RankedTensorType):
             return None
         if not of.has_static_shape:
-            refuse_unknown_sizes(self.graph.function)
+            refuse_dynamic_sizes(self.graph.function)
         shape = tuple(of.shape)
         open_dims = (True,) * len(shape)
-        found = Tensor(self.graph.mesh.name, shape, str(of.element_type), ((),) * len(shape), open_dims, self._manual)
-        known = self._unknown[of] = self.graph.known(found)
-        return known
+        tensor = Tensor(self.graph.mesh.name, shape, str(of.element_type), ((),) * len(shape), open_dims, self._manual)
+        description = self._unknown[of] = self.graph.unique(tensor)
+        return description
 
     def identity(
         self, op: ir.Operation, index: int, source: int, target: int, weight: int, scope: tuple[int, ...], **region: Any
@@ -145,79 +145,79 @@ class GraphBuilder:
         unannotated, unknown = self._unknown.get, self._unannotated
         for view in block.operations:
             op = view.operation
-            name = getattr(view, "OPERATION_NAME", "") or op.name  # what a class knows costs less than to ask MLIR
+            name = getattr(view, "OPERATION_NAME", "") or op.name  # reading the class is faster than asking MLIR
             handler = _HANDLERS.get(name)
             if handler is not None:
                 statements.append(op)
                 handler(self, op, weight, scope)
                 continue
             operands = tuple([tensor_of[value] for value in op.operands])
-            said: list[object] = [name, len(operands), *op.attributes.items()]
-            said += [value.type for value in op.operands] if -1 in operands else [tensors[tensor] for tensor in operands]
-            made = []
+            signature: list[object] = [name, len(operands), *op.attributes.items()]
+            signature += [value.type for value in op.operands] if -1 in operands else [tensors[tensor] for tensor in operands]
+            results = []
             for value in op.results:
-                known = unannotated(of := value.type) or unknown(of)
-                tensor_of[value] = tensor = -1 if known is None else len(tensors)
-                if known is not None:
-                    tensors.append(known)
-                said.append(known or of)
-                made.append(tensor)
+                description = unannotated(of := value.type) or unknown(of)
+                tensor_of[value] = tensor = -1 if description is None else len(tensors)
+                if description is not None:
+                    tensors.append(description)
+                signature.append(description or of)
+                results.append(tensor)
             if not has_no_regions(view) and len(op.regions):
-                said += region_names(op)
-            key = tuple(said)
+                signature += region_names(op)
+            key = tuple(signature)
             kind = kinds.get(key)
             if kind is None:
-                option = given_option(op, rule := self.interface.rule(op), graph.mesh)
-                cuts = self._ends is None and may_cut(name, rule)
+                option = option_attribute(op, rule := self.interface.rule(op), graph.mesh)
+                requires_subaxes = self._ends is None and may_require_subaxes(name, rule)
                 graph.has_naming_nodes |= any(map(may_name_axes, walk(op)))
-                kind = kinds[key] = graph.kind(rule, weight, fixed_option=option, cuts=cuts)
+                kind = kinds[key] = graph.kind(rule, weight, fixed_option=option, requires_subaxes=requires_subaxes)
             statements.append(len(nodes))
-            nodes.append(Node(op, name, kind, operands, tuple(made), 0, manual, scope))
+            nodes.append(Node(op, name, kind, operands, tuple(results), 0, manual, scope))
         return op
 
     @_HANDLERS.register("mesh.sharding")
     def _sharding(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
-        """Notes the sharding for those that name it."""
+        """Records the sharding that `mesh.shard` ops refer to."""
         self._shardings[op.results[0]] = sharding_on(self.graph.mesh, op)
 
     @_HANDLERS.register("mesh.shard")
     def _shard(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
-        """Describes the tensor as the user has annotated it."""
-        (source, declared), result, said = op.operands, op.results[0], dict(op.attributes.items())
+        """Describes the tensor as the user annotated it."""
+        (source, declared), result, attributes = op.operands, op.results[0], dict(op.attributes.items())
         sharding = self._shardings[declared]
         origin = self.tensor(source)
         if source in self._arguments:
             shape = self.graph.tensors[origin].shape
             split = sharding.padded(len(shape)).split_axes
             if not is_even(shape, self.graph.mesh, split):
-                if "annotate_for_users" not in said and sharding.is_plain:
+                if "annotate_for_users" not in attributes and sharding.is_plain:
                     self._check_room(op, shape, split)
                 even = even_split(shape, self.graph.mesh, split)
-                self.graph.describe(origin, split=even, written=even, open=(False,) * len(shape), user=True)
-        if "annotate_for_users" in said or self.graph.tensors[origin].user:
+                self.graph.describe(origin, split=even, written=even, open=(False,) * len(shape), annotated=True)
+        if "annotate_for_users" in attributes or self.graph.tensors[origin].annotated:
             target = self._new_tensor(result.type)
             self.identity(op, 0, origin, target, weight, scope)
         else:
             target = origin
         self.graph.tensor_of[result] = target
-        if SOURCE not in said:
+        if SOURCE not in attributes:
             self._from_caller.add(target)
-        self._annotate(target, sharding, said)
+        self._annotate(target, sharding, attributes)
 
-    def _annotate(self, index: int, sharding: Sharding, said: Mapping[str, ir.Attribute] = MappingProxyType({})) -> None:
-        """Gives a tensor an annotation, of which attributes may have `said` more; the same one once."""
-        key = (before := self.graph.tensors[index], sharding, self._manual, *said.items())
+    def _annotate(self, index: int, sharding: Sharding, attributes: Mapping[str, ir.Attribute] = MappingProxyType({})) -> None:
+        """Annotates a tensor; `attributes` may give open dimensions, replicated axes and priorities."""
+        key = (before := self.graph.tensors[index], sharding, self._manual, *attributes.items())
         if (after := self._annotated.get(key)) is not None:
             self.graph.tensors[index] = after
             return
         sharding = sharding.padded(len(before.shape))
-        open_dims = integers(said[OPEN_DIMS]) if OPEN_DIMS in said else ()
+        open_dims = integers(attributes[OPEN_DIMS]) if OPEN_DIMS in attributes else ()
         banned = self._manual | frozenset(sharding.partial_axes)
-        if REPLICATED_AXES in said:
-            banned |= frozenset(integers(said[REPLICATED_AXES]))
+        if REPLICATED_AXES in attributes:
+            banned |= frozenset(integers(attributes[REPLICATED_AXES]))
         priorities = before.priorities
-        if PRIORITIES in said:
-            priorities = tuple(max(priority, 0) for priority in integers(said[PRIORITIES]))
+        if PRIORITIES in attributes:
+            priorities = tuple(max(priority, 0) for priority in integers(attributes[PRIORITIES]))
         self.graph.describe(
             index,
             banned=banned,
@@ -226,13 +226,13 @@ class GraphBuilder:
             open=tuple(dim in open_dims for dim in range(len(before.shape))),
             priorities=priorities,
             layout=sharding if sharding.partial_axes or not sharding.is_plain else None,
-            user=True,
+            annotated=True,
         )
         self._annotated[key] = self.graph.tensors[index]
 
     @_HANDLERS.register("func.return")
     def _return(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
-        """Results are annotated by `mesh.shard`; without one they are sharded as defined."""
+        """Results are annotated by `mesh.shard`; without one they keep the sharding of their definition."""
         if self._ends is not None:
             self._end(op, self._ends, weight, scope)
             return
@@ -245,11 +245,11 @@ class GraphBuilder:
                     self._check_room(op, self.graph.tensors[tensor].shape, self.graph.tensors[tensor].split)
 
     def _end(self, op: ir.Operation, ends: BodyBoundary, weight: int, scope: tuple[int, ...]) -> None:
-        """What a body returns is annotated for this use; a partial value where it is defined, if that may leave it so."""
+        """Annotates a body's results for this use; a partial result where it is defined, if the definition may stay partial."""
         for index, (operand, sharding) in enumerate(zip(op.operands, ends.results, strict=True)):
             tensor = self.tensor(operand)
             if tensor >= 0 and sharding is not None:
-                if sharding.partial_axes and not self.graph.tensors[tensor].user:
+                if sharding.partial_axes and not self.graph.tensors[tensor].annotated:
                     self.graph.returned_partial.add(tensor)
                     self._annotate(tensor, sharding)
                 else:
@@ -258,11 +258,11 @@ class GraphBuilder:
                     self._annotate(target, sharding.without_partial())
 
     def _check_room(self, op: ir.Operation, shape: tuple[int, ...], split: Split) -> None:
-        """A value inside a program, such as a use of an argument, may be sharded along more devices than it has elements; an
-        argument or result that is so is a mistake."""
+        """Raises OpError for an argument or result that is sharded over more devices than it has elements. Values inside the
+        program, such as a use of an argument, may be."""
         for dim, (size, axes) in enumerate(zip(shape, split, strict=True)):
             devices = self.graph.mesh.group_size(axes)
-            if devices > size > 0:  # of nothing, everybody has an equal share
+            if devices > size > 0:  # an empty dimension is split evenly
                 names = ", ".join(self.graph.mesh.axis_name(axis) for axis in axes)
                 shared = f"dimension {dim} of an argument or result, which has {size} elements"
                 raise OpError(op, f"lets {devices} devices (axes {names}) share {shared}", "split it along fewer axes")
@@ -296,26 +296,26 @@ class GraphBuilder:
 
     @_HANDLERS.register(BARRIER)
     def _hand_on(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
-        """Each operand of an optimisation barrier is a result. It passes as it is stored: who recomputes a layer behind a barrier
-        does not want what was gathered in front of it to stay."""
+        """Operands of an optimization barrier are its results. A barrier passes the stored sharding: a program that recomputes a
+        layer after a barrier does not want gathered values to stay in memory across it."""
         for operand, result in zip(op.operands, op.results, strict=True):
             self.graph.tensor_of[result] = self.tensor(operand)
 
     def _added_value(self, yielded: ir.Value, tested: ir.Value, carried: ir.Value) -> ir.Value | None:
-        """What a loop adds to a carried value of which it makes no other use; None if it does something else."""
-        join = self._maker(self.tensor(yielded))
-        if join is None or join.name not in ADD or carried not in list(join.op.operands):
+        """The value that a loop adds to a carried value, if it does nothing else with the carried value; otherwise None."""
+        addition = self._producer(self.tensor(yielded))
+        if addition is None or addition.name not in ADD or carried not in list(addition.op.operands):
             return None
-        place = list(join.op.operands).index(carried)
-        is_sum = join.name == "stablehlo.add" or place == 0
+        position = list(addition.op.operands).index(carried)
+        is_sum = addition.name == "stablehlo.add" or position == 0
         if not is_sum or any(True for _ in tested.uses) or not (_used_once(carried) and _used_once(yielded)):
             return None
-        value: ir.Value = join.op.operands[1 - place]
+        value: ir.Value = addition.op.operands[1 - position]
         return value
 
     def _row(self, yielded: ir.Value, tested: ir.Value, carried: ir.Value) -> ir.Value | None:
-        """What a loop writes into a carried stack of which it makes no other use; None if it does something else."""
-        write = self._maker(self.tensor(yielded))
+        """The row that a loop writes into a carried stack, if it does nothing else with the stack; otherwise None."""
+        write = self._producer(self.tensor(yielded))
         if write is None or not writes_rows(write.op, carried):
             return None
         if any(True for _ in tested.uses) or not (_used_once(carried) and _used_once(yielded)):
@@ -324,40 +324,40 @@ class GraphBuilder:
         return row
 
     def _reduce_less_often(self, value: ir.Value, weight: int, type_: ir.Type) -> None:
-        """Partial values that `value` is made of by linear ops alone are reduced only `weight` times. A reader makes one value of
-        that type of it; it counts once all its readers do so, if these have no more elements together: slices, for one."""
+        """Partial values from which linear ops alone compute `value` are reduced only `weight` times. Each reader computes one
+        value of that type from it. All readers must do so, with no more elements in total: slices, for example."""
         tensor = self.tensor(value)
-        made = self._made_of.setdefault(tensor, [])
-        made.append(prod(shape_of(type_)))
-        if len(made) < sum(1 for _ in value.uses) or sum(made) > prod(shape_of(value.type)):
+        sizes = self._reader_sizes.setdefault(tensor, [])
+        sizes.append(prod(shape_of(type_)))
+        if len(sizes) < sum(1 for _ in value.uses) or sum(sizes) > prod(shape_of(value.type)):
             return
-        maker = self._maker(tensor)
+        producer = self._producer(tensor)
         self.graph.accumulated.add(tensor)
         if tensor in self._added:
             self._reduce_less_often(self._added[tensor], weight, value.type)
         elif tensor in self._stacked:
             row, rows = self._stacked[tensor]
             self._reduce_less_often(row, weight * rows, row.type)
-        elif maker is None:
+        elif producer is None:
             return
-        elif maker.rule.reduces:
-            self.graph.change_kind(maker, reduce_weight=min(weight, maker.kind.weight))
-        elif maker.name in ADD:
-            for operand in maker.op.operands:
+        elif producer.rule.reduces:
+            self.graph.change_kind(producer, reduce_weight=min(weight, producer.kind.weight))
+        elif producer.name in ADD:
+            for operand in producer.op.operands:
                 self._reduce_less_often(operand, weight, value.type)
-        elif maker.name in UNARY or is_reshape(maker.op):
-            self._reduce_less_often(maker.op.operands[0], weight, value.type)
-        elif is_widening(maker.op):
-            given = maker.op.operands[0]
-            if weight * type_bytes(value.type) < maker.kind.weight * type_bytes(given.type):
-                self._reduce_less_often(given, weight, value.type)
+        elif producer.name in UNARY or is_reshape(producer.op):
+            self._reduce_less_often(producer.op.operands[0], weight, value.type)
+        elif is_widening(producer.op):
+            narrow = producer.op.operands[0]
+            if weight * type_bytes(value.type) < producer.kind.weight * type_bytes(narrow.type):
+                self._reduce_less_often(narrow, weight, value.type)
 
-    def _maker(self, tensor: int) -> Node | None:
+    def _producer(self, tensor: int) -> Node | None:
         """The op of one result that defines a tensor."""
         nodes = self.graph.nodes
-        self._makers.update((node.only_result, node) for node in nodes[self._searched :] if not node.is_identity)
+        self._producers.update((node.only_result, node) for node in nodes[self._searched :] if not node.is_identity)
         self._searched = len(nodes)
-        return self._makers.get(tensor) if tensor >= 0 else None
+        return self._producers.get(tensor) if tensor >= 0 else None
 
     def _tie(self, tensor: int) -> None:
         if tensor >= 0:
@@ -378,7 +378,7 @@ class GraphBuilder:
 
     @_HANDLERS.register(MANUAL)
     def _manual_computation(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
-        """The region is local along its manual axes: inside, shapes are smaller and those axes are not to be had."""
+        """The region is local along its manual axes: shapes inside are smaller, and those axes do not exist there."""
         axes = frozenset(integers(op.attributes[MANUAL_AXES]))
         block = op.regions[0].blocks[0]
         outside = self._manual, self._unknown
@@ -399,7 +399,7 @@ class GraphBuilder:
     def _at_region(self, op: ir.Operation, tensor: int, axes: frozenset[int]) -> None:
         if tensor >= 0:
             description = self.graph.tensors[tensor]
-            if not description.user:
+            if not description.annotated:
                 raise OpError(op, "has an operand whose sharding along the manual axes is not annotated")
             self.graph.describe(tensor, region_axes=description.region_axes | axes)
 
@@ -426,7 +426,7 @@ class GraphBuilder:
 
     @_HANDLERS.register("stablehlo.return", "sdy.return", "mesh.get_sharding")
     def _nothing(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
-        """Terminators of regions, whose loop or branch has related what they yield, and statements about sharding alone."""
+        """Terminators of regions, whose yields the loop or branch has connected, and ops about sharding alone."""
 
 
 def _used_once(value: ir.Value) -> bool:

@@ -1,4 +1,5 @@
-"""Deciding: the user's annotations are propagated to a fixed point, refined if asked for, and every op and value is assigned."""
+"""Decides shardings: propagates the user's annotations to a fixed point, refines them on request, and assigns every op and
+value."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ from meshbridge.decide.decisions import (
     OpDecision,
     Shardings,
 )
+from meshbridge.decide.dynamic_sizes import refuse_dynamic_axes
 from meshbridge.decide.graph import Graph, Tensor
-from meshbridge.decide.open_inside import open_inside
 from meshbridge.decide.propagate import Propagator
+from meshbridge.decide.relax_constraints import relax_constraints
 from meshbridge.decide.routes import refine
 from meshbridge.decide.split_queries import keep_split_queries
-from meshbridge.decide.unknown_sizes import refuse_unknown_axes
-from meshbridge.decide.unreduced import carry_declarations
+from meshbridge.decide.unreduced import propagate_unreduced
 from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.dialect.renumber import renumber
 from meshbridge.ir.mlir import BARRIER, COMPOSITE, MANUAL, REGION_OPS, ShardingWarning, ir
@@ -48,45 +49,45 @@ def decide(
     keep_queries: bool = False,
     inside_open: bool = False,
 ) -> Decisions:
-    """Decides for every function that names a mesh, what costs least under `objective`; refinement tries `moves` changes. Of the
-    module nothing is changed but how axes are numbered, where one is cut. If attention's queries are to be kept split, refinement
-    leaves them, and if constraints are `inside_open`, it splits further what they close; where there are none of these, it
-    changes nothing: that plan is another one.
+    """Decides every function that names a mesh, at the lowest cost under `objective`; refinement tries up to `moves` changes. The
+    module changes only in the numbering of axes, if one is split into sub-axes. `keep_queries`: refinement keeps attention's
+    queries split. `inside_open`: it may split values further than constraints close them. If the program has none of these,
+    refinement is skipped: the plan with it is a different variant.
 
-    Raises OpError where the user's annotations cannot be followed, and warns (ShardingWarning) where they contradict each other.
+    Raises OpError if the user's annotations cannot be followed, and warns (ShardingWarning) if they contradict each other.
     """
     decided = []
     graphs = propagated(list(functions), module, interface, objective.plain)
-    kept = [keep_split_queries(graph) for graph in graphs] if keep_queries else []
-    opened = [open_inside(graph) for graph in graphs] if inside_open else []
-    is_own = any(kept) == keep_queries and any(opened) == inside_open
+    with_queries = [keep_split_queries(graph) for graph in graphs] if keep_queries else []
+    opened = [relax_constraints(graph) for graph in graphs] if inside_open else []
+    is_as_requested = any(with_queries) == keep_queries and any(opened) == inside_open
     for graph in graphs:
         for text in graph.warnings:
             warnings.warn(text, ShardingWarning, stacklevel=2)
-        if moves and is_own:
+        if moves and is_as_requested:
             refine(graph, moves, objective)
         decided.append(_DecisionReader(graph, Bodies(graph.pricing, interface)).function())
-    return Decisions(tuple(decided), is_own)
+    return Decisions(tuple(decided), is_as_requested)
 
 
 def propagated(functions: Sequence[ir.Operation], module: ir.Module, interface: Interface, objective: Objective) -> list[Graph]:
-    """The graphs of the functions that name a mesh, in which the user's annotations have been propagated.
+    """The graphs, with propagated annotations, of the functions that name a mesh.
 
-    Where that meets a reshape which an axis fits only in part, the axis is cut in the graph, and then in the module. Other graphs
-    of that mesh, and of operations that have been replaced there, are made anew.
+    If an axis fits a reshape only in part, it is split into sub-axes in the graph, and then in the module. Other graphs of that
+    mesh, and of operations that were replaced, are then rebuilt.
     """
     graphs: list[Graph] = []
     for function in functions:
         mesh = find_mesh(module, function)
         if mesh is None:
             continue
-        refuse_unknown_axes(function, mesh)
+        refuse_dynamic_axes(function, mesh)
         refuse_types(function, function.regions[0].blocks[0].arguments)
         graph = GraphBuilder(function, interface, pricing_of(mesh, objective)).build()
         _propagate(graph)
         if graph.mesh != mesh:
             has_stayed = renumber(module, mesh, graph.mesh, ops_below=[(function, graph.may_name_axes())])
-            if mesh in [other.mesh for other in graphs] or not has_stayed:
+            if mesh in [built.mesh for built in graphs] or not has_stayed:
                 return propagated(functions, module, interface, objective)
         graphs.append(graph)
     return graphs
@@ -94,15 +95,15 @@ def propagated(functions: Sequence[ir.Operation], module: ir.Module, interface: 
 
 def _propagate(graph: Graph) -> None:
     """Propagates the user's annotations to a fixed point."""
-    carry_declarations(graph)
+    propagate_unreduced(graph)
     Propagator(graph).run("backward-forward")
 
 
 class Bodies:
-    """The decisions of the bodies of composites that are sharded as one op: once per option and manual axes around.
+    """The decisions of the bodies of composites that are sharded as one op: one per option and set of manual axes around.
 
-    What the rule says of operands and results is given; inside, the rest is decided as in any function. So the numbers are right
-    whatever the rule says: what a body needs of other shards is communicated.
+    The rule gives the shardings of operands and results; the rest is decided as in any function. The result is right whatever the
+    rule says: if the body needs other shards, it communicates.
     """
 
     def __init__(self, pricing: Pricing, interface: Interface) -> None:
@@ -112,15 +113,15 @@ class Bodies:
         self._decided: dict[tuple[ir.Operation, ShardingRule, Option, frozenset[int]], BlockDecisions] = {}
 
     def decide(self, op: ir.Operation, rule: ShardingRule, option: Option, manual: frozenset[int]) -> BlockDecisions | None:
-        """The decisions of the body of `op`, which stands in manual computations along `manual`; None if it has no rule."""
+        """The decisions of the body of `op` inside manual computations along `manual`; None if it has no rule."""
         if op.name != COMPOSITE or composite_rule(op) is None:
             return None
         function = composite_body(op)
         key = (function, rule, option, manual)
-        found = self._decided.get(key)
-        if found is None:
-            found = self._decided[key] = self._body(function, rule, option, manual)
-        return found
+        decided = self._decided.get(key)
+        if decided is None:
+            decided = self._decided[key] = self._body(function, rule, option, manual)
+        return decided
 
     def _body(self, function: ir.Operation, rule: ShardingRule, option: Option, manual: frozenset[int]) -> BlockDecisions:
         block = function.regions[0].blocks[0]
@@ -128,11 +129,11 @@ class Bodies:
         tensors = [isinstance(value.type, ir.RankedTensorType) for value in (*block.arguments, *terminator.operation.operands)]
         shardings = [needed_sharding(dims, option, self.mesh.name) for dims in rule.operands]
         shardings += [result_sharding(rule, option, index, self.mesh) for index in range(len(rule.results))]
-        given = tuple(sharding if is_tensor else None for sharding, is_tensor in zip(shardings, tensors, strict=True))
+        boundary = tuple(sharding if is_tensor else None for sharding, is_tensor in zip(shardings, tensors, strict=True))
         count = len(rule.operands)
-        ends = BodyBoundary(given[:count], given[count:], manual)
+        ends = BodyBoundary(boundary[:count], boundary[count:], manual)
         graph = GraphBuilder(function, self.interface, self.pricing, ends=ends).build()
-        _propagate(graph)  # between ends that are given there is little to refine
+        _propagate(graph)  # between given ends there is little to refine
         return _DecisionReader(graph, self).body()
 
 
@@ -149,16 +150,16 @@ class _DecisionReader:
     def function(self) -> FunctionDecisions:
         """The decisions of a function that has callers."""
         block = self.graph.function.regions[0].blocks[0]
-        held = tuple([self._passed(tensor) for tensor in map(self._tensor, block.arguments)])
-        return FunctionDecisions(self.graph.function, self.graph.mesh, held, self._block(block, self._returned))
+        from_caller = tuple([self._passed(tensor) for tensor in map(self._tensor, block.arguments)])
+        return FunctionDecisions(self.graph.function, self.graph.mesh, from_caller, self._block(block, self._returned))
 
     def body(self) -> BlockDecisions:
-        """Those of a body, which returns what its ends say."""
+        """The decisions of a body, whose results are given."""
         return self._block(self.graph.function.regions[0].blocks[0], self._ended)
 
     def _ended(self, op: ir.Operation) -> Shardings:
         needed = [self.assigned.needed.get((op, index)) for index in range(len(op.operands))]
-        return tuple([need or held for need, held in zip(needed, self._defined(op.operands), strict=True)])
+        return tuple([need or defined for need, defined in zip(needed, self._defined(op.operands), strict=True)])
 
     def _tensor(self, value: ir.Value) -> int:
         return self.graph.tensor_of.get(value, -1)
@@ -168,55 +169,55 @@ class _DecisionReader:
 
     def _block(self, block: ir.Block, returned: Callable[[ir.Operation], Shardings]) -> BlockDecisions:
         decided, nodes, statements = self.assigned.decided, self.graph.nodes, self.graph.statements[block]
-        ops = [decided[said] if isinstance(said, int) else self._op(said, returned) for said in statements]
-        operations = [nodes[said].op if isinstance(said, int) else said for said in statements]
+        ops = [decided[statement] if isinstance(statement, int) else self._op(statement, returned) for statement in statements]
+        operations = [nodes[statement].op if isinstance(statement, int) else statement for statement in statements]
         return BlockDecisions(self._defined(block.arguments), tuple(ops), operations)
 
     def _op(self, op: ir.Operation, returned: Callable[[ir.Operation], Shardings]) -> OpDecision:
         name = op.name
         if name == "mesh.shard":
-            said = self._defined(op.results)
-            if said not in self._annotated:
-                self._annotated[said] = OpDecision(ANNOTATED, said, said)
-            return self._annotated[said]
+            shardings = self._defined(op.results)
+            if shardings not in self._annotated:
+                self._annotated[shardings] = OpDecision(ANNOTATED, shardings, shardings)
+            return self._annotated[shardings]
         if name == "func.return":
             return OpDecision(ANNOTATED, returned(op))
         needed = tuple([self.assigned.needed.get((op, index)) for index in range(len(op.operands))])
         blocks = [region.blocks[0] for region in op.regions] if name in REGION_OPS or name == MANUAL else []
         if name == BARRIER:
-            needed = tuple([held and held.without_partial() for held in self._defined(op.operands)])
+            needed = tuple([sharding and sharding.without_partial() for sharding in self._defined(op.operands)])
         if name == MANUAL:
             needed = tuple([need and need.plain() for need in needed])
         inner = tuple([self._block(block, returned) for block in blocks])
         return OpDecision(SAME_VALUE, needed, self._defined(op.results), regions=inner)
 
     def _returned(self, op: ir.Operation) -> Shardings:
-        """Results are sharded as they are defined, as far as a caller can put the shards together."""
-        given = []
+        """Results keep the sharding of their definition, as far as a caller can assemble the shards."""
+        shardings = []
         for tensor in map(self._tensor, op.operands):
             sharding = self._passed(tensor, finer=True)
-            if sharding is not None and not self.graph.tensors[tensor].user:
+            if sharding is not None and not self.graph.tensors[tensor].annotated:
                 sharding = sharding.without_partial()
-            given.append(sharding)
-        return tuple(given)
+            shardings.append(sharding)
+        return tuple(shardings)
 
     def _passed(self, tensor: int, *, finer: bool = False) -> Sharding | None:
-        """How a tensor is passed from or to a caller."""
+        """The sharding in which a tensor is passed from or to a caller."""
         defined = self.assigned.defined(tensor)
         return self._at_boundary(self.graph.tensors[tensor], defined.for_callers(), finer) if defined is not None else None
 
 
 def _in_equal_shards(mesh: Mesh, description: Tensor, defined: Sharding, finer: bool) -> Sharding:
-    """As the tensor is defined, but in equal shards, and along parts of axes only if the user wrote them. Where a part is all
-    there is, a result may be split `finer`, along the whole axis: that costs nothing."""
+    """The sharding of the definition, but in equal shards, and along sub-axes only if the user wrote them. If only one sub-axis
+    is used, a `finer` result may be split along the whole axis: that is free."""
     if not defined.is_plain:  # `mesh-spmdization=boundary` gives callers equal shards
         return defined
     split = defined.split_axes
-    if finer and not description.user and is_even(description.shape, mesh, fine := completed_split(mesh, split)):
+    if finer and not description.annotated and is_even(description.shape, mesh, fine := completed_split(mesh, split)):
         split = fine
-    if description.is_kept_by(whole := whole_split(mesh, split)):
+    if description.allows(whole := whole_split(mesh, split)):
         split = whole
     split = even_split(description.shape, mesh, split)
-    if whole_split(mesh, description.written) == description.written:  # equal shards may have left a part of an axis over
+    if whole_split(mesh, description.written) == description.written:  # equal shards may have left a sub-axis
         split = whole_split(mesh, split)
     return defined if split == defined.split_axes else replace(defined, split_axes=split)

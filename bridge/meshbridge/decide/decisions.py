@@ -1,9 +1,8 @@
-"""What is decided of a program: how each op is split, how each value is sharded where it is defined and used, and why.
+"""The decisions about a program: how each op is split, how each value is sharded at its definition and its uses, and why.
 
-One `Decisions` stands between deciding and partitioning. It is made by propagation and refinement (`decide`) or read off
-annotations (`read_annotations`); `annotate` writes it down as such; the partitioner does what it says and nothing else. It has
-the shape of the program: a block's decisions hold one entry per op, in order, and those of a loop hold what is decided of its
-blocks. A product whose rows are split along mesh axis 0:
+`Decisions` connect deciding and partitioning. Propagation and refinement (`decide`) make them, or `read_annotations` reads them;
+`annotate` writes them into the program; the partitioner follows them. They have the structure of the program: a block's decisions
+have one entry per op, in order, and those of a loop contain the decisions of its blocks. A product with rows split along axis 0:
 
     OpDecision(why=CHEAPEST, option=((0,), (), ()), operands=([[0], []], [[], []]), results=([[0], []],), rule=…)
 """
@@ -19,7 +18,7 @@ from meshbridge.ops.option import Option, computed_sharding
 from meshbridge.ops.rule import ShardingRule
 
 Shardings = tuple[Sharding | None, ...]
-"""One per value; None for what is no ranked tensor, and where nothing is asked for."""
+"""One per value; None for a value that is no ranked tensor, or if no sharding is required."""
 
 ANNOTATED = "the program is annotated so"
 GIVEN = "the program gives the option"
@@ -31,27 +30,26 @@ SAME_VALUE = "values that are handed on are sharded alike"
 
 @dataclass(frozen=True)
 class OpDecision:
-    """What is decided of one op. Ops that are split by their loops may share one if their names and types are the same and their
-    operands are sharded alike."""
+    """The decision about one op. Ops with sharding rules may share one if their names, types and operand shardings are equal."""
 
     why: str = ""
     operands: Shardings = ()
-    "What each operand is resharded to before the op; () for none. None: it is taken as it is."
+    "The sharding that each operand is resharded to before the op; () for no operands. None: it is not resharded."
     results: Shardings = ()
-    "What each result is resharded to where it is defined; for ops with regions, how it is sharded."
+    "The sharding that each result is resharded to at its definition; for ops with regions, its sharding."
     rule: ShardingRule | None = None
-    "Of ops that are split by their loops."
+    "For ops that are split by their loops."
     option: Option = ()
     "Per loop of the rule, the mesh axes that split it."
     layout: Sharding | None = None
-    "The halo sizes or offsets in which an elementwise op computes, if its operands have such."
+    "The halo sizes or offsets in which an elementwise op computes, if its operands have any."
     carried: Axes = ()
     "The axes along which the op takes operands as partial sums and passes them on."
     regions: tuple[BlockDecisions, ...] = ()
-    "Of loops, branches and manual computations; the body of a composite that is sharded as one op."
+    "For loops, branches and manual computations; the body of a composite that is sharded as one op."
 
     def computed(self, index: int, mesh: Mesh) -> Sharding | None:
-        """How the op computes a result, before that is resharded; None for ops that are not split by their loops."""
+        """The sharding in which the op computes a result, before resharding; None for ops that are not split by their loops."""
         if self.rule is None or self.layout is not None:
             return self.layout
         if self.regions:
@@ -61,7 +59,7 @@ class OpDecision:
 
 @dataclass(frozen=True)
 class BlockDecisions:
-    """What is decided of the ops of one block."""
+    """The decisions about the ops of one block."""
 
     arguments: Shardings
     ops: tuple[OpDecision, ...]
@@ -70,52 +68,53 @@ class BlockDecisions:
 
     @property
     def returned(self) -> Shardings:
-        """How the values that the terminator names are sharded."""
+        """The shardings of the terminator's operands."""
         return self.ops[-1].operands
 
 
 @dataclass(frozen=True)
 class FunctionDecisions:
-    """What is decided of one function."""
+    """The decisions about one function."""
 
     function: ir.Operation
     mesh: Mesh
-    held: Shardings
-    "What the caller holds of each argument; it is resharded to `block.arguments` at once."
+    from_caller: Shardings
+    "The caller's sharding of each argument, which is resharded to `block.arguments` at once."
     block: BlockDecisions
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """What is decided of a program: of its functions that run on a mesh."""
+    """The decisions about the functions of a program that run on a mesh."""
 
     functions: tuple[FunctionDecisions, ...]
-    is_own: bool = True
-    "Whether there is what was asked for beside: queries that are kept split, constraints inside that are opened."
+    is_as_requested: bool = True
+    "Whether the program has what the request was about: queries to keep split, or constraints to relax."
 
 
-def at_manual_edge(sharding: Sharding, shape: Sequence[int], mesh: Mesh, manual: frozenset[int]) -> Sharding:
-    """`sharding` of a tensor of global `shape` without the axes that cannot pass the edge of a manual computation along `manual`.
+def at_manual_boundary(sharding: Sharding, shape: Sequence[int], mesh: Mesh, manual: frozenset[int]) -> Sharding:
+    """`sharding` of a tensor of global `shape`, without the axes that cannot cross the boundary of a manual computation along
+    `manual`.
 
     A dimension of 12 along manual "i" of 4 has 3 elements inside. Along "j" of 2, the 3 are padded to 4 inside, and the 12 to 16
-    outside, so that the pieces hold other elements: such a dimension passes the edge sharded along "i" alone.
+    outside, and the shards have different elements: such a dimension crosses the boundary sharded along "i" alone.
     """
 
     def passing(size: int, axes: Axes) -> Axes:
         outer = tuple(axis for axis in axes if axis in manual)
         inside = size // mesh.group_size(outer)
-        kept = outer
+        crossing = outer
         for axis in axes[len(outer) :]:
-            if inside % mesh.group_size((*kept[len(outer) :], axis)):
+            if inside % mesh.group_size((*crossing[len(outer) :], axis)):
                 break
-            kept = (*kept, axis)
-        return kept if outer else axes
+            crossing = (*crossing, axis)
+        return crossing if outer else axes
 
     split = tuple(passing(size, axes) for size, axes in zip(shape, sharding.split_axes, strict=True))
     return sharding if split == sharding.split_axes else replace(sharding, split_axes=split)
 
 
-def free_part(sharding: Sharding, manual: frozenset[int]) -> Sharding:
-    """What is left of a sharding where the axes `manual` do not exist."""
+def without_manual_axes(sharding: Sharding, manual: frozenset[int]) -> Sharding:
+    """A sharding without the axes `manual`, which do not exist inside the computation."""
     split = tuple(tuple(axis for axis in axes if axis not in manual) for axes in sharding.split_axes)
     return replace(sharding.without_partial().plain(), split_axes=split)

@@ -1,11 +1,11 @@
-"""Dimension classes: tensor dimensions that must be sharded alike, dimensions of one loop of an op, tied across ops.
+"""Dimension classes: tensor dimensions that must be sharded alike, because ops tie them by common loops.
 
     %0 = stablehlo.dot_general %x, %w          rows of %x and of %0 are one loop, columns of %w and of %0 another
     %1 = stablehlo.tanh %0                     %1 has both
 
-Rows of %x, %0 and %1 are one class (union-find). Dimensions that the user annotated, and closed, belong to none. Classes come in
-sizes: *wide* ones tie through all ops, *batch* ones only dimensions that all operands and results of an op have, as the heads of
-an attention or the experts of a mixture, *narrow* ones through ops that pass their dimensions on, *held* ones through those that
+Rows of %x, %0 and %1 are one class (union-find). Closed dimensions that the user annotated belong to none. Classes come in sizes:
+*wide* ones tie through all ops, *batch* ones only dimensions that all operands and results of an op have, like the heads of an
+attention or the experts of a mixture, *narrow* ones through ops that pass their dimensions on, *stored* ones through ops that
 compute nothing.
 """
 
@@ -21,115 +21,114 @@ Dimension = tuple[int, int]
 """A tensor and a dimension of it."""
 
 MOVING = (ops_with(Trait.MOVEMENT) | {"stablehlo.convert"}) - {"stablehlo.gather"}
-"""Ops whose results hold what their operands hold. What is looked up in a table counts as computed."""
+"""Ops whose results only contain elements of their operands. A table lookup counts as computation."""
 
 
 @dataclass(frozen=True)
 class ClassSize:
-    """How far classes reach: through the nodes that `ties` says. `copies` are dimensions that hold what the user has placed
-    split; they change only in classes that reach beyond such copying."""
+    """The reach of classes: they extend through the nodes for which `ties` holds. `copies` are dimensions of copies of values
+    that the user has sharded; only classes that reach beyond such copying change them."""
 
     ties: Callable[[Node], bool]
     moves_copies: bool = True
     is_batch: bool = False
-    "Whether a node ties only what all of its tensors have."
+    "Whether a node only ties dimensions that all of its tensors have."
 
 
 WIDE = ClassSize(lambda node: True)
 BATCH = ClassSize(lambda node: True, is_batch=True)
-"""A part of a program that is computed side by side, and only together is worth computing otherwise."""
+"""The independent parts of a batched computation, which only change together."""
 NARROW = ClassSize(lambda node: node.kind.passes_through)
-HELD = ClassSize(lambda node: node.is_identity or node.name in MOVING, moves_copies=False)
-"""What is kept for later, as in the stacks of a loop: such a stack of gathered activations spares gathering them again. One of
-parameters would too, but whoever splits parameters wants them to be kept split."""
+STORED = ClassSize(lambda node: node.is_identity or node.name in MOVING, moves_copies=False)
+"""Values stored for later, as in the stacks of a loop: a stack of gathered activations avoids gathering them again. A stack of
+gathered parameters would too, but a user who shards parameters wants them to stay sharded."""
 
 
 @dataclass(slots=True)
 class _Ties:
-    """Dimensions that one node ties, per loop of it, and those of them that hold copies."""
+    """Dimensions that one node ties, per loop of it, and those of them that belong to copies."""
 
     node: Node
     tied: list[list[Dimension]]
     batch: list[list[Dimension]]
-    "What all of its tensors have, also where the user has placed it."
+    "Dimensions that all of its tensors have, also if the user has sharded them."
     copies: list[Dimension]
 
 
 def classes_of(graph: Graph, sizes: Iterable[ClassSize]) -> list[tuple[Dimension, ...]]:
-    """Dimension classes, those of one size after those of another, each once, the largest of a size first; user-annotated
-    dimensions belong to none."""
+    """Dimension classes, each once, size after size, the largest class of a size first. Closed dimensions that the user annotated
+    belong to none."""
     ties = _ties(graph)
-    return [*dict.fromkeys(found for size in sizes for found in _of_size(ties, size))]
+    return [*dict.fromkeys(dimensions for size in sizes for dimensions in _of_size(ties, size))]
 
 
 def _of_size(ties: list[_Ties], size: ClassSize) -> list[tuple[Dimension, ...]]:
-    ties = [each for each in ties if size.ties(each.node)]
+    ties = [node_ties for node_ties in ties if size.ties(node_ties.node)]
     class_of: dict[Dimension, list[Dimension]] = {}
     find = class_of.get
-    for each in ties:
-        for first, *others in each.batch if size.is_batch else each.tied:
-            joined = find(first)
-            if joined is None:
-                joined = class_of[first] = [first]
-            for dimension in others:
-                other = find(dimension)
-                if other is None:
-                    joined.append(dimension)
-                    class_of[dimension] = joined
-                elif other is not joined:
-                    if len(other) > len(joined):
-                        joined, other = other, joined
-                    joined += other
-                    class_of.update(dict.fromkeys(other, joined))
-    classes = {id(found): found for found in class_of.values()}
+    for node_ties in ties:
+        for root, *tied in node_ties.batch if size.is_batch else node_ties.tied:
+            members = find(root)
+            if members is None:
+                members = class_of[root] = [root]
+            for dimension in tied:
+                merged = find(dimension)
+                if merged is None:
+                    members.append(dimension)
+                    class_of[dimension] = members
+                elif merged is not members:
+                    if len(merged) > len(members):
+                        members, merged = merged, members
+                    members += merged
+                    class_of.update(dict.fromkeys(merged, members))
+    classes = {id(members): members for members in class_of.values()}
     if not size.moves_copies:
-        for dimension in [copy for each in ties for copy in each.copies]:
+        for dimension in [copy for node_ties in ties for copy in node_ties.copies]:
             classes.pop(id(class_of[dimension]), None)
+    dimension_sets: Iterable[Iterable[Dimension]] = classes.values()
     if size.is_batch:
-        movable = {dimension for each in ties for tied in each.tied for dimension in tied}
-        found = [tuple(sorted(movable.intersection(dimensions))) for dimensions in classes.values()]
-    else:
-        found = [tuple(sorted(dimensions)) for dimensions in classes.values()]
-    return sorted(found, key=lambda dimensions: (-len(dimensions), dimensions))
+        movable = {dimension for node_ties in ties for tied in node_ties.tied for dimension in tied}
+        dimension_sets = [movable.intersection(dimensions) for dimensions in dimension_sets]
+    ordered = [tuple(sorted(dimensions)) for dimensions in dimension_sets]
+    return sorted(ordered, key=lambda dimensions: (-len(dimensions), dimensions))
 
 
 def _ties(graph: Graph) -> list[_Ties]:
-    """What each node ties."""
+    """The dimensions that each node ties."""
     blocked, redefined = _blocked_dimensions(graph), _redefined(graph)
     ties: list[_Ties] = []
     for node in graph.nodes:
         kind, rule = node.kind, node.kind.rule
         if not (kind.forward and kind.backward):
             continue
-        home: dict[int, list[Dimension]] = {}
-        fixed: dict[int, list[Dimension]] = {}
-        placed: list[int] = []
+        movable_dims: dict[int, list[Dimension]] = {}
+        fixed_dims: dict[int, list[Dimension]] = {}
+        copied: list[int] = []
         for tensor, dims in zip(node.operands + node.results, rule.operands + rule.results, strict=True):
             if tensor < 0:
                 continue
             description = graph.tensors[tensor]
-            movable = description.movable
+            is_movable = description.movable
             for dim, loops in enumerate(dims):
                 if not loops:
                     continue
-                if movable[dim] and (tensor, dim) not in blocked:
-                    home.setdefault(loops[0], []).append((tensor, dim))
+                if is_movable[dim] and (tensor, dim) not in blocked:
+                    movable_dims.setdefault(loops[0], []).append((tensor, dim))
                     if description.written_along(dim):
-                        placed.append(loops[0])
+                        copied.append(loops[0])
                 else:
-                    fixed.setdefault(loops[0], []).append((tensor, dim))
+                    fixed_dims.setdefault(loops[0], []).append((tensor, dim))
                     if description.split[dim]:
-                        placed.append(loops[0])
+                        copied.append(loops[0])
         is_redefined = node.is_identity and node.results[0] in redefined
-        batch = [home[loop] + fixed.get(loop, []) for loop in kind.batch if loop in home]
-        ties.append(
-            _Ties(node, [*home.values()], batch, [home[loop][0] for loop in placed if loop in home] if not is_redefined else [])
-        )
+        batch = [movable_dims[loop] + fixed_dims.get(loop, []) for loop in kind.batch if loop in movable_dims]
+        copies = [] if is_redefined else [movable_dims[loop][0] for loop in copied if loop in movable_dims]
+        ties.append(_Ties(node, [*movable_dims.values()], batch, copies))
     return ties
 
 
 def _blocked_dimensions(graph: Graph) -> set[Dimension]:
-    """Dimensions that are split as the sweeps have found, because a rule forbids to carry splits over to them."""
+    """Dimensions whose split is final after propagation, because a rule forbids propagating splits to them."""
     return {
         (tensor, dim)
         for node in graph.nodes
@@ -141,7 +140,7 @@ def _blocked_dimensions(graph: Graph) -> set[Dimension]:
 
 
 def _redefined(graph: Graph) -> set[int]:
-    """Tensors that a loop defines anew in every trip, so that they are no copies of what they start as."""
+    """Tensors that every iteration of a loop redefines; they are no copies of their initial values."""
     return {
         node.results[0]
         for node in graph.nodes

@@ -1,7 +1,7 @@
-"""The graph of a model with its repetitions folded: the layers of a transformer become one layer that counts twelve times.
+"""Folds repeated layers of a graph: the layers of a transformer become one layer that counts twelve times.
 
-Tensors and nodes that look alike, and whose neighbours look alike, are one (colour refinement, stopped after ROUNDS rounds so
-that being the first layer or the last does not set a layer apart). What is decided on the folded graph is decided for all.
+Tensors and nodes are folded together if they and their neighbours are equal (colour refinement, stopped after ROUNDS rounds so
+that the first and the last layer are not distinguished). Decisions on the folded graph hold for all layers.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from operator import itemgetter
 from meshbridge.decide.graph import Graph
 
 ROUNDS = 2
-"""Neighbourhoods compared: one op's, and that of the ops beside it. More rounds tell more layers apart.
+"""The radius of compared neighbourhoods: an op's, and those of the adjacent ops. More rounds distinguish more layers.
 
-Measured (`benchmarks.constants`): from 1 to 3, all programs send as many bytes within 0.3 %, and llama_scan_fsdp executes 211
+Measured (`benchmarks.constants`): from 1 to 3, all programs send the same bytes within 0.3 %, and llama_scan_fsdp executes 211
 collectives with 1 and 2, 219 with 3."""
 
 
 def fold_layers(graph: Graph) -> tuple[Graph, list[int]]:
-    """The folded graph, and for every tensor of `graph` the tensor that it is folded into. A node's weight counts the nodes
-    folded into it."""
+    """The folded graph, and for every tensor of `graph` its number in the folded graph. A node's weight counts the nodes folded
+    into it."""
     tensors, nodes = _colours(graph)
     folded = replace(graph, tensors=[], nodes=[], uses=[], carried={})
     for index in _representatives(tensors):
         folded.add(graph.tensors[index])
-    numbers = [*tensors, -1]  # the last one is tensor -1's
+    numbers = [*tensors, -1]  # the last one is the number of tensor -1
     counts = Counter(nodes)
     weighted = cache(
         lambda kind, times: folded.changed_kind(kind, weight=kind.weight * times, reduce_weight=kind.reduce_weight * times)
@@ -44,26 +44,26 @@ def fold_layers(graph: Graph) -> tuple[Graph, list[int]]:
 
 
 def _representatives(colours: list[int]) -> list[int]:
-    """The first member of every colour; colours are numbered in that order."""
+    """The first member of every colour; colours are numbered in this order."""
     return sorted(dict(zip(reversed(colours), reversed(range(len(colours))), strict=True)).values())
 
 
 def _colours(graph: Graph) -> tuple[list[int], list[int]]:
-    """A number for every tensor and every node; equal numbers look alike."""
+    """A number for every tensor and every node; equal numbers have equal neighbourhoods."""
     tensors = _number(graph.tensors)
     nodes = kinds = _number([node.kind for node in graph.nodes])
-    seen = [itemgetter(len(tensors) + index, *node.operands, *node.results) for index, node in enumerate(graph.nodes)]
+    neighbours = [itemgetter(len(tensors) + index, *node.operands, *node.results) for index, node in enumerate(graph.nodes)]
     for _ in range(ROUNDS):
-        nodes = _with_tensors(kinds, seen, tensors)
+        nodes = _with_tensors(kinds, neighbours, tensors)
         find = nodes.__getitem__
         tensors = _number(zip(tensors, (frozenset(map(find, users)) for users in graph.users), strict=True))
-    return tensors, _with_tensors(nodes, seen, tensors)
+    return tensors, _with_tensors(nodes, neighbours, tensors)
 
 
-def _with_tensors(nodes: list[int], seen: list[itemgetter[int]], tensors: list[int]) -> list[int]:
-    """A number for each node's together with those of the tensors that it mentions."""
-    numbers = [*tensors, *nodes, -1]  # the last one is tensor -1's
-    return _number(pick(numbers) for pick in seen)
+def _with_tensors(nodes: list[int], neighbours: list[itemgetter[int]], tensors: list[int]) -> list[int]:
+    """A number for each pair of a node's number and the numbers of its tensors."""
+    numbers = [*tensors, *nodes, -1]  # the last one is the number of tensor -1
+    return _number(pick(numbers) for pick in neighbours)
 
 
 def _number(values: Iterable[Hashable]) -> list[int]:

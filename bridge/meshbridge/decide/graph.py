@@ -1,11 +1,11 @@
-"""One function as tensors and nodes: plain Python values beside the IR (`build_graph.py` makes them in one walk).
+"""The graph of one function: tensors and nodes as plain Python values (`build_graph.py` makes them in one walk).
 
-A `Tensor` is what a sharding is decided for: a value with the `mesh.shard` on its definition, or all values of a loop that must
-be sharded alike (a carried value, its region arguments, its result). A `Node` relates tensors: an op with its sharding rule, or
-an identity (a use annotated by the user, a loop's initial value, a yielded value).
+A `Tensor` has one sharding to decide: a value with the `mesh.shard` on its definition, or all values of a loop that must be
+sharded alike (a carried value, its region arguments, its result). A `Node` relates tensors: an op with its sharding rule, or an
+identity (a use annotated by the user, a loop's initial value, a yielded value).
 
-Tensors of which the same is known are one object, and so are the kinds of nodes: what has been computed once for a kind and its
-tensors is found again by looking these up, which compares objects. The layers of a model are alike, so nearly all of them is.
+Equal descriptions of tensors are one object, and so are equal kinds of nodes: results computed for a kind and its tensors are
+looked up by identity. The layers of a model are equal, so nearly every lookup succeeds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from meshbridge.resharding import ALONE, Concurrency
 @final
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """What is known of one tensor's sharding. `open` says per dimension whether propagation may add axes."""
+    """A description of one tensor's sharding. `open` says per dimension whether propagation may add axes."""
 
     mesh: str
     shape: tuple[int, ...]
@@ -39,29 +39,31 @@ class Tensor:
     open: tuple[bool, ...]
     banned: frozenset[int] = frozenset()
     priorities: tuple[int, ...] = ()
-    "Per dimension, when the user's annotation of it takes part in propagation: 0 first. () is 0 for all."
+    "Per dimension, the priority of the user's annotation in propagation: 0 first. () is 0 for all."
     decided: tuple[bool, ...] = ()
-    "Per dimension, whether annotations of a higher priority than others have decided it; () is False for all."
+    "Per dimension, whether annotations of a higher priority have decided it; () is False for all."
     layout: Sharding | None = None
-    "The user's annotation if it says more than a split: a partial value, halo sizes, offsets."
-    user: bool = False
+    "The user's annotation, if it has more than splits: a partial value, halo sizes, offsets."
+    annotated: bool = False
     "Whether the user annotated it."
     written: Split = ()
-    "Per dimension, the axes of that annotation: an open dimension may be split further along others, which come after these."
+    """Per dimension, the axes that the user wrote: an open dimension may be split further along other axes, which come after
+    these."""
     tied: bool = False
-    "Whether several values share it (a loop's carried value, a branch's result): its definitions are sharded exactly as decided."
+    """Whether several values share it (a loop's carried value, a branch's result): their definitions are sharded exactly as
+    decided."""
     region_axes: frozenset[int] = frozenset()
-    "The axes along which a region beside it is local: there each dimension's split begins with its own of them."
+    "The manual axes of a region that takes or returns it: each dimension's split begins with its manual axes."
     boundary: bool = False
-    "Whether it is an argument or a result of the function: it is not sharded along more axes than propagation found."
-    found: frozenset[int] = frozenset()
-    "At the boundary, the axes along which the sweeps have split it."
+    "Whether it is an argument or a result of the function: it is sharded along no more axes than propagation found."
+    propagated_axes: frozenset[int] = frozenset()
+    "At the boundary, the axes along which propagation has split it."
     gathered: Concurrency = ALONE
-    "What goes on while it is gathered, see `beside.py`."
+    "The concurrency of its gather, see `concurrency.py`."
     reduced: Concurrency = ALONE
-    "What goes on while it is reduced."
-    _otherwise: dict[Split, Tensor] = field(default_factory=dict, repr=False)
-    "The tensors of which the same is known but for the split, by that."
+    "The concurrency of its reduction."
+    _by_split: dict[Split, Tensor] = field(default_factory=dict, repr=False)
+    "The tensors that differ from it in the split alone, by split."
 
     @cached_property
     def type(self) -> TensorType:
@@ -69,24 +71,24 @@ class Tensor:
 
     @cached_property
     def axes(self) -> int:
-        """The axes that its sharding names, a bit for each."""
+        """The axes that its sharding uses, as bits."""
         return sum(1 << axis for axis in {*self.sharding.used_axes, *self.sharding.partial_axes})
 
     @cached_property
     def summed_axes(self) -> Axes:
-        """The axes along which it is declared a partial sum."""
+        """The axes along which the user declared it a partial sum."""
         return self.layout.summed_axes if self.layout is not None else ()
 
     @cached_property
     def sharding(self) -> Sharding:
-        """As it is decided: its split, and what its annotation says beside that."""
+        """Its sharding: its split, and what else its annotation says."""
         if self.layout is None:
             return sharding_of(self.mesh, self.split)
         return with_split(self.layout, self.split) if self.layout.is_plain else self.layout
 
     @cached_property
     def movable(self) -> tuple[bool, ...]:
-        """Per dimension, whether refinement may split it otherwise than propagation has."""
+        """Per dimension, whether refinement may change the split of propagation."""
         return (
             tuple(may and not closed for may, closed in zip(self.open, self.decided, strict=True)) if self.decided else self.open
         )
@@ -96,27 +98,27 @@ class Tensor:
         return self.written[dim] if self.written else ()
 
     def free_along(self, dim: int) -> Axes:
-        """Those of them along which no region beside it is local."""
+        """The axes that the user wrote on a dimension, without the manual axes of adjacent regions."""
         return tuple(axis for axis in self.written_along(dim) if axis not in self.region_axes)
 
-    def is_kept_by(self, split: Sequence[Axes]) -> bool:
-        """Whether every dimension of `split` begins with the axes that the user wrote there, and names no axis twice."""
+    def allows(self, split: Sequence[Axes]) -> bool:
+        """Whether every dimension of `split` begins with the axes that the user wrote there, and no axis is used twice."""
         axes = [axis for along in split for axis in along]
         return not self.written or (
             len(set(axes)) == len(axes)
-            and all(along[: len(kept)] == kept for along, kept in zip(split, self.written, strict=True))
+            and all(along[: len(written)] == written for along, written in zip(split, self.written, strict=True))
         )
 
     def with_split(self, split: Split) -> Tensor:
-        """The same tensor split so."""
-        found = self._otherwise.get(split)
-        if found is None:
-            found = self._otherwise[split] = object.__new__(Tensor)
-            found.__dict__.update({name: said for name, said in self.__dict__.items() if name not in _OF_SPLIT}, split=split)
-        return found
+        """The same tensor with that split."""
+        tensor = self._by_split.get(split)
+        if tensor is None:
+            tensor = self._by_split[split] = object.__new__(Tensor)
+            tensor.__dict__.update({name: value for name, value in self.__dict__.items() if name not in _OF_SPLIT}, split=split)
+        return tensor
 
     def renumbered(self, parts: Sequence[Axes]) -> Tensor:
-        """The same tensor where each axis is in `parts`."""
+        """The same tensor on a mesh where each axis becomes its `parts`."""
         layout = self.layout
         if layout is not None:
             split, partial = _split_in_parts(layout.split_axes, parts), _in_parts(layout.partial_axes, parts)
@@ -128,96 +130,100 @@ class Tensor:
             layout=layout,
             banned=frozenset(_in_parts(self.banned, parts)),
             region_axes=frozenset(_in_parts(self.region_axes, parts)),
-            found=frozenset(_in_parts(self.found, parts)),
-            _otherwise={},
+            propagated_axes=frozenset(_in_parts(self.propagated_axes, parts)),
+            _by_split={},
         )
 
     @property
     def signature(self) -> tuple[object, ...]:
-        """All that is known of it but its split."""
-        annotated = (self.priorities, self.decided, self.layout, self.user, self.written, self.region_axes)
-        others = (self.tied, self.boundary, self.found, self.gathered, self.reduced)
-        return (self.mesh, self.shape, self.dtype, self.open, self.banned, *annotated, *others)
+        """All fields but the split."""
+        annotated = (self.priorities, self.decided, self.layout, self.annotated, self.written, self.region_axes)
+        values = (self.tied, self.boundary, self.propagated_axes, self.gathered, self.reduced)
+        return (self.mesh, self.shape, self.dtype, self.open, self.banned, *annotated, *values)
 
 
 _OF_SPLIT = ("axes", "sharding")
-"""What is computed of a tensor from its split: all else holds for tensors that are like it but for the split."""
+"""Properties computed from the split; all others are equal for tensors that differ in the split alone."""
 
 
 @dataclass(frozen=True, eq=False)
-class Kind:
-    """All that decides about a node, apart from its tensors."""
+class NodeKind:
+    """All properties of a node but its tensors."""
 
     rule: ShardingRule
     weight: int
-    "How often it runs: trip counts of the loops around it."
+    "Number of executions: the product of the trip counts of the loops around it."
     is_identity: bool = False
     fixed_option: Option | None = None
     reduce_weight: int = 0
-    "How often a partial value that it leaves is reduced, if less often: a loop that only adds up reduces once, in the end."
+    "How often a partial result is reduced, if less often: a loop that only accumulates reduces once, at the end."
     region_axes: frozenset[int] = frozenset()
-    "For identities into and out of a manual computation: its axes. Only the side outside is split along them."
+    "For identities into and out of a manual computation: its axes. Only the tensor outside is split along them."
     is_entry: bool = False
     "Whether such an identity leads into the computation."
     forward: bool = True
-    "Whether an identity hands splits from its operand to its result, and `backward` from its result to its operand."
+    "Whether an identity propagates splits from its operand to its result, and `backward` from its result to its operand."
     backward: bool = True
-    kept: tuple[Axes, ...] = ()
-    "Per operand, the axes along which it is taken and passed on as a declared partial sum (`unreduced.py`); () for no operand."
-    inside: frozenset[int] = frozenset()
-    "Operands that a loop around it carries: what it reads is this trip's value, not the one that the loop ends with."
-    cuts: bool = False
-    "Whether axes are cut to fit its loops, see `cut_axes.py`."
+    unreduced: tuple[Axes, ...] = ()
+    "Per operand, the axes along which the op passes on a declared partial sum (`unreduced.py`); () for no operand."
+    loop_carried: frozenset[int] = frozenset()
+    "Operands that a loop around it carries: it reads the value of the iteration, not the final one."
+    requires_subaxes: bool = False
+    "Whether axes are split into sub-axes to fit its loops, see `cut_axes.py`."
     sharing: int = 1
-    "Among how many devices the annotations share what it computes, as far as they have been propagated."
+    "The number of devices among which the propagated annotations share its work."
 
     @property
     def signature(self) -> tuple[object, ...]:
-        """All of that, to be compared."""
-        handed_on = (self.is_identity, self.region_axes, self.is_entry, self.forward, self.backward)
-        running = (self.weight, self.reduce_weight, self.sharing)
-        return (self.rule, *running, self.fixed_option, self.kept, self.inside, self.cuts, *handed_on)
+        """All fields, as a key."""
+        identity = (self.is_identity, self.region_axes, self.is_entry, self.forward, self.backward)
+        executions = (self.weight, self.reduce_weight, self.sharing)
+        return (self.rule, *executions, self.fixed_option, self.unreduced, self.loop_carried, self.requires_subaxes, *identity)
 
-    def renumbered(self, parts: Sequence[Axes]) -> Kind:
-        """The same kind where each axis is in `parts`."""
+    def renumbered(self, parts: Sequence[Axes]) -> NodeKind:
+        """The same kind on a mesh where each axis becomes its `parts`."""
         option = _split_in_parts(self.fixed_option, parts) if self.fixed_option is not None else None
-        kept, region_axes = _split_in_parts(self.kept, parts), frozenset(_in_parts(self.region_axes, parts))
-        return replace(self, fixed_option=option, kept=kept, region_axes=region_axes)
+        unreduced, region_axes = _split_in_parts(self.unreduced, parts), frozenset(_in_parts(self.region_axes, parts))
+        return replace(self, fixed_option=option, unreduced=unreduced, region_axes=region_axes)
 
     @cached_property
     def reduce_share(self) -> float:
-        """The part of its runs after which a partial value is reduced."""
+        """The share of its executions after which a partial value is reduced."""
         return self.reduce_weight / self.weight if self.reduce_weight else 1.0
 
     @cached_property
     def passes_through(self) -> bool:
-        """Whether no loop is a reduction and every tensor has them all: elementwise ops, transposes, identities."""
+        """Whether no loop is a reduction and every tensor has all loops: elementwise ops, transposes, identities."""
         rule = self.rule
         return not rule.reduces and len({sum(map(len, dims)) for dims in (*rule.operands, *rule.results) if dims}) <= 1
 
     @cached_property
     def batch(self) -> frozenset[int]:
-        """The loops that every tensor has along which there are any."""
-        dims = [{loop for loops in each for loop in loops[:1]} for each in (*self.rule.operands, *self.rule.results) if each]
+        """The loops that all tensors of at least one dimension have."""
+        dims = [
+            {loop for loops in tensor_dims for loop in loops[:1]}
+            for tensor_dims in (*self.rule.operands, *self.rule.results)
+            if tensor_dims
+        ]
         return frozenset(set.intersection(*dims)) if dims else frozenset()
 
 
 @dataclass(slots=True)
 class Node:
-    """An op, or an identity of an operand and a result (then `op` is the annotation, call or terminator behind it)."""
+    """An op, or an identity from an operand to a result (then `op` is the annotation, call or terminator that causes it)."""
 
     op: ir.Operation
     name: str
-    "That of `op`."
-    kind: Kind
+    "The name of `op`."
+    kind: NodeKind
     operands: tuple[int, ...]
     results: tuple[int, ...]
     operand_index: int = 0
     "For identities: the operand of `op` that carries the value."
     manual: frozenset[int] = frozenset()
-    "The axes of the manual computations around it, which do not exist there."
+    "The axes of the manual computations around it, which do not exist inside."
     scope: tuple[int, ...] = ()
-    "The regions around it, outermost first: what is computed in one scope can be used in it and below."
+    "The regions around it, outermost first: a value of one scope can be used in that scope and below."
 
     @property
     def rule(self) -> ShardingRule:
@@ -233,16 +239,16 @@ class Node:
         return self.results[0] if len(self.results) == 1 else -1
 
     def carried(self, partial: Sequence[Axes]) -> Axes:
-        """The axes along which its result stays a partial sum because its operands are, given theirs. None if the program gives
-        an option that splits along some of them: an axis either splits a value or sums it."""
+        """The axes along which its result stays a partial sum, given those of its operands. None if the program gives an option
+        that splits along some of them: an axis either splits a value or sums it."""
         axes = carried_axes(self.op, self.rule, partial)
-        given = self.kind.fixed_option
-        return () if given is not None and not set(axes).isdisjoint(chain.from_iterable(given)) else axes
+        fixed_option = self.kind.fixed_option
+        return () if fixed_option is not None and not set(axes).isdisjoint(chain.from_iterable(fixed_option)) else axes
 
 
 @dataclass
 class Graph:
-    """A function's tensors and nodes in program order. Tensor -1 stands for values that are no ranked tensors."""
+    """The tensors and nodes of a function in program order. Tensor -1 stands for values that are no ranked tensors."""
 
     function: ir.Operation
     mesh: Mesh
@@ -251,81 +257,81 @@ class Graph:
     nodes: list[Node] = field(default_factory=list)
     tensor_of: dict[ir.Value, int] = field(default_factory=dict)
     statements: dict[ir.Block, list[int | ir.Operation]] = field(default_factory=dict)
-    "Per block, what stands there in order: the node of an op that is split by its loops, or another op."
+    "Per block, its statements in order: the node number of an op with a sharding rule, or another op."
     has_naming_nodes: bool = False
-    "Whether ops that are split by their loops, or what is below them, name axes: in options that the program gives, for one."
+    "Whether ops with sharding rules, or ops below them, name axes, for example in options that the program gives."
     carried: dict[int, int] = field(default_factory=dict)
     "Per tensor that a loop carries, the scope of the loop's body."
     accumulated: set[int] = field(default_factory=set)
-    "Tensors that go by linear ops alone into what a loop only adds up."
+    "Tensors that only pass through linear ops into values that loops accumulate."
     returned_partial: set[int] = field(default_factory=set)
-    "Tensors that a body may return partial: whatever else it computes, it returns reduced."
+    "Tensors that a body may return partial: it returns all others reduced."
     warnings: list[str] = field(default_factory=list)
-    "What the user should know of annotations that were not followed to the letter."
+    "Warnings for the user about annotations that were not followed exactly."
     users: list[list[int]] = field(default_factory=list)
     "Per tensor, the nodes that mention it."
     uses: list[int] = field(default_factory=list)
-    "Per tensor, how many operands and returned values it is."
+    "Per tensor, the number of operands and returned values that use it."
     _tensors: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
     _changed: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
-    _kinds: dict[tuple[object, ...], Kind] = field(default_factory=dict)
+    _kinds: dict[tuple[object, ...], NodeKind] = field(default_factory=dict)
 
     def add(self, tensor: Tensor) -> int:
-        """The number of a new tensor of which that is known."""
+        """Adds a tensor and returns its number."""
         self.tensors.append(tensor)
         return len(self.tensors) - 1
 
-    def known(self, tensor: Tensor) -> Tensor:
-        """The one object for what is known of a tensor."""
+    def unique(self, tensor: Tensor) -> Tensor:
+        """The unique object equal to a tensor."""
         return self._tensors.setdefault(tensor.signature, tensor).with_split(tensor.split)
 
     def describe(self, index: int, **changed: Any) -> None:
-        """Changes what is known of a tensor."""
+        """Changes fields of a tensor."""
         before = self.tensors[index]
         key = (before, *changed.items())
         after = self._changed.get(key)
         if after is None:
-            after = self._changed[key] = self.known(replace(before, _otherwise={}, **changed))
+            after = self._changed[key] = self.unique(replace(before, _by_split={}, **changed))
         self.tensors[index] = after
 
-    def kind(self, rule: ShardingRule, weight: int, **more: Any) -> Kind:
-        """The one object for a kind of node."""
-        found = Kind(rule, weight, **more)
-        return self._kinds.setdefault(found.signature, found)
+    def kind(self, rule: ShardingRule, weight: int, **fields: Any) -> NodeKind:
+        """The unique object for a kind of node."""
+        return self._unique_kind(NodeKind(rule, weight, **fields))
+
+    def _unique_kind(self, kind: NodeKind) -> NodeKind:
+        return self._kinds.setdefault(kind.signature, kind)
 
     def change_kind(self, node: Node, **changed: Any) -> None:
-        """Gives a node another kind."""
+        """Changes fields of a node's kind."""
         node.kind = self.changed_kind(node.kind, **changed)
 
-    def changed_kind(self, kind: Kind, **changed: Any) -> Kind:
-        """The one object for a kind that differs so."""
-        found = replace(kind, **changed)
-        return self._kinds.setdefault(found.signature, found)
+    def changed_kind(self, kind: NodeKind, **changed: Any) -> NodeKind:
+        """The unique object for a kind that differs in some fields."""
+        return self._unique_kind(replace(kind, **changed))
 
     def may_name_axes(self) -> list[ir.Operation]:
         """The ops below the function that may name an axis of the mesh."""
         if self.has_naming_nodes:
             return inside(self.function)
-        return [said for block in self.statements.values() for said in block if not isinstance(said, int)]
+        return [statement for block in self.statements.values() for statement in block if not isinstance(statement, int)]
 
     def renumber(self, after: Mesh) -> Callable[[Tensor], Tensor]:
-        """Goes over to the mesh `after`, in which axes are cut; returns what is known then of a tensor, by what was known."""
+        """Changes to the mesh `after`, in which axes are split into sub-axes; returns the mapping of tensors from before."""
         parts = parts_of(self.mesh, after)
         self.mesh, self.pricing = after, pricing_of(after, self.pricing.objective, self.pricing.work)
         for memo in (self._tensors, self._changed, self._kinds):
             memo.clear()
-        renumbered = cache(lambda tensor: self.known(tensor.renumbered(parts)))
+        renumbered = cache(lambda tensor: self.unique(tensor.renumbered(parts)))
         self.tensors = [renumbered(tensor) for tensor in self.tensors]
-        kinds = {kind: kind.renumbered(parts) for kind in {node.kind for node in self.nodes}}
-        kinds = {kind: self._kinds.setdefault(found.signature, found) for kind, found in kinds.items()}
+        kinds = {kind: self._unique_kind(kind.renumbered(parts)) for kind in {node.kind for node in self.nodes}}
         manual = cache(lambda axes: frozenset(_in_parts(axes, parts)))
         for node in self.nodes:
             node.kind, node.manual = kinds[node.kind], manual(node.manual)
         return renumbered
 
-    def identity_need(self, kind: Kind, source: Tensor, target: Tensor) -> Sharding:
-        """What an identity needs of its operand to be its result. Within a manual computation, the terms of a sum along its axes
-        are what the devices hold."""
+    def identity_need(self, kind: NodeKind, source: Tensor, target: Tensor) -> Sharding:
+        """The sharding that an identity needs its operand to have. Within a manual computation, partial sums along its axes are
+        plain values."""
         if not kind.region_axes:
             return target.sharding
         split = across_region(target.split, source.split, kind.region_axes)
@@ -334,10 +340,10 @@ class Graph:
         return with_partial(sharding_of(self.mesh.name, split), terms)
 
     def connect(self, returned: Iterable[int] = ()) -> None:
-        """Fills `users` and each tensor's use count once all nodes are known; the function returns some tensors."""
+        """Fills `users` and each tensor's number of uses once all nodes exist; the function returns some tensors."""
         used = Counter(chain(returned, chain.from_iterable([node.operands for node in self.nodes])))
         self.uses = [used.get(tensor, 0) for tensor in range(len(self.tensors))]
-        users: list[list[int]] = [[] for _ in range(len(self.tensors) + 1)]  # the last ones are tensor -1's
+        users: list[list[int]] = [[] for _ in range(len(self.tensors) + 1)]  # the last ones are those of tensor -1
         for index, node in enumerate(self.nodes):
             for tensor in {*node.operands, *node.results}:
                 users[tensor].append(index)
@@ -347,7 +353,7 @@ class Graph:
                 node = self.nodes[index]
                 if body in node.scope:
                     inside = {number for number, read in enumerate(node.operands) if read == tensor}
-                    self.change_kind(node, inside=node.kind.inside | inside)
+                    self.change_kind(node, loop_carried=node.kind.loop_carried | inside)
 
 
 def _in_parts(axes: Iterable[int], parts: Sequence[Axes]) -> Axes:
@@ -359,7 +365,7 @@ def _split_in_parts(split: Split, parts: Sequence[Axes]) -> Split:
 
 
 def across_region(split: Split, own: Split, axes: frozenset[int]) -> Split:
-    """`split` on the other side of where a manual computation along `axes` begins or ends; those stay as in `own`."""
+    """`split` on the other side of the boundary of a manual computation along `axes`, which stay as in `own`."""
     return tuple(
         (*[axis for axis in present if axis in axes], *[axis for axis in along if axis not in axes])
         for along, present in zip(split, own, strict=True)
@@ -367,14 +373,14 @@ def across_region(split: Split, own: Split, axes: frozenset[int]) -> Split:
 
 
 def wanted_layout(results: Iterable[Tensor | None]) -> Sharding | None:
-    """The user's annotation of a result of an op as partial."""
+    """The user's annotation of an op's result as partial."""
     for tensor in results:
         if tensor is not None and tensor.layout is not None and tensor.layout.partial_axes:
             return tensor.layout
     return None
 
 
-def wanted_partial(kind: Kind, results: Iterable[Tensor | None]) -> Axes:
-    """The axes along which the user wants a result of an op partial, other than by passing on an operand that is so."""
+def wanted_partial(kind: NodeKind, results: Iterable[Tensor | None]) -> Axes:
+    """The axes along which the user wants an op's result partial, unless it passes on a partial operand."""
     wanted = wanted_layout(results)
-    return wanted.partial_axes if wanted is not None and not kind.kept else ()
+    return wanted.partial_axes if wanted is not None and not kind.unreduced else ()

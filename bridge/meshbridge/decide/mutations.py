@@ -1,10 +1,10 @@
-"""Mutations: new sharding options for operations that are named, the RFC's `transform.mesh.mutate`.
+"""Mutations: new sharding options for named operations, the RFC's `transform.mesh.mutate`.
 
     Mutation([["data"], [], []], op="stablehlo.dot_general", index=1)      the second product: its rows along "data"
-    Mutation([["data"], []], op="stablehlo.dot_general", result=0)         what every product gives: its rows along "data"
+    Mutation([["data"], []], op="stablehlo.dot_general", result=0)         the result of every product: its rows along "data"
 
-A mutation is written down as a program says so itself: the attribute that gives an op its option, the `mesh.shard` that annotates
-a tensor. Deciding follows that, and decides the rest around it.
+A mutation is written like the user's own annotations: as the attribute with an op's option, or the `mesh.shard` that annotates a
+tensor. Deciding follows it, and decides the rest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import chain, product
 from typing import TypeAlias
 
-from meshbridge.decide.given_option import given_option
+from meshbridge.decide.option_attribute import option_attribute
 from meshbridge.decide.tensor_annotations import annotate_operand, annotate_result
 from meshbridge.dialect.attributes import axis_array, axis_array_attr, integers
 from meshbridge.dialect.module_mesh import find_mesh
@@ -32,25 +32,25 @@ AxisList: TypeAlias = Sequence[int | str]
 
 @dataclass(frozen=True)
 class Mutation:
-    """A new sharding option for the operations of a legal program that have this name and location; with an `index` for one of
-    them. What is not given selects nothing; at least one of the three has to be."""
+    """A new sharding option for the operations of a legal program that have this name and location; with an `index`, for one of
+    them. Fields that are not given select nothing; at least one of the three is required."""
 
     option: Sequence[AxisList]
-    """Per loop, the mesh axes that split it; of a result or operand, per dimension, and behind those the axes along which it is a
+    """Per loop, the mesh axes that split it; for a result or operand, per dimension, followed by the axes along which it is a
     partial sum. Empty lists at the end may be left out, as in the RFC."""
     op: str = ""
     "The name of the op, or of a custom call with its target: `stablehlo.dot_general`, `stablehlo.custom_call @Qr`."
     location: str = ""
-    """A line of the source, `model.py:42` or `model.py:42:8`, with as many folders as wanted; or a name: of the op itself, or
-    steps of the name stack in which it is, `Dense_1` or `LM/Dense_1/dot_general`."""
+    """A line of the source, `model.py:42` or `model.py:42:8`, with any number of folders; or a name: of the op itself, or steps
+    of its name stack, `Dense_1` or `LM/Dense_1/dot_general`."""
     index: int | None = None
     "Which of the operations that `op` and `location` select, in program order, from 0."
     result: int | None = None
-    "The result of these operations that is to be sharded so: the annotation of its definition."
+    "The result of these operations to shard: the annotation of its definition."
     operand: int | None = None
-    "The operand of these operations that is to be sharded so: the annotation of one use of a tensor."
+    "The operand of these operations to shard: the annotation of one use of a tensor."
     written: str = ""
-    "Where the mutation is written, as diagnostics name it: `script.mlir:3:1`."
+    "The location of the mutation for diagnostics: `script.mlir:3:1`."
 
     def __str__(self) -> str:
         parts = (
@@ -70,18 +70,18 @@ class Operation:
     name: str
     location: SourceLocation
     scope: str
-    "The name stack in which it is, `jit(step)/LM/Dense_1/dot_general`, or its name; empty where it has none."
+    "The name stack of the op, `jit(step)/LM/Dense_1/dot_general`, or its name; empty if it has none."
     loops: tuple[Loop, ...]
     option: Option | None
-    "The one that the program gives it."
+    "The option that the program gives it."
     rule: ShardingRule = field(repr=False)
     mesh: Mesh = field(repr=False)
     manual: frozenset[int] = field(repr=False)
-    "Axes of manual computations around it, along which nothing is left to shard."
+    "Axes of manual computations around it, along which it cannot be sharded."
 
     def options(self) -> Iterator[Option]:
-        """The options that it can take in which each mesh axis splits one loop or none, the lower axis outside; that of no
-        splits first. Loops are split as finely as they have iterations at most."""
+        """The options in which each mesh axis splits at most one loop, the lower axis outside; the option without splits first. A
+        loop is split into at most as many parts as it has iterations."""
         free = [axis for axis in range(self.mesh.rank) if axis not in self.manual and self.mesh.shape[axis] > 1]
         for places in product(range(-1, len(self.loops)), repeat=len(free)):
             loops = tuple(
@@ -100,8 +100,8 @@ def operations(module: ir.Module) -> tuple[Operation, ...]:
 def mutate(module: ir.Module, mutations: Iterable[Mutation]) -> None:
     """Gives operations of a legal program new options, one mutation after the other, in place.
 
-    Raises MeshError for a mutation that selects no operation, for an axis that the mesh does not have, and for an option that one
-    of the selected operations cannot take; the module may then be changed in part.
+    Raises MeshError for a mutation that selects no operation, for an axis that the mesh does not have, and for an option that is
+    illegal for one of the selected operations; the module may then be partly changed.
     """
     program = _MutableProgram(module)
     for mutation in mutations:
@@ -114,7 +114,7 @@ def mutate(module: ir.Module, mutations: Iterable[Mutation]) -> None:
 
 
 class _MutableProgram:
-    """A legal program, and the operations of it that have loops."""
+    """A legal program, and its operations that have loops."""
 
     def __init__(self, module: ir.Module) -> None:
         mesh = find_mesh(module)
@@ -123,7 +123,7 @@ class _MutableProgram:
         self.module, self.mesh, self.interface = module, mesh, Interface()
         with module.context:
             functions = functions_to_partition(module)
-            self.ops = [found for function in functions for found in self._within(function, frozenset())]
+            self.ops = [pair for function in functions for pair in self._within(function, frozenset())]
 
     def _within(self, op: ir.Operation, manual: frozenset[int]) -> Iterator[tuple[ir.Operation, frozenset[int]]]:
         for view in chain.from_iterable(region.blocks[0].operations for region in op.regions if len(region.blocks)):
@@ -140,9 +140,9 @@ class _MutableProgram:
         with self.module.context:
             for index, (op, manual) in enumerate(self.ops):
                 rule, trail = self.interface.rule(op), trail_at(op.location)
-                given = axis_array(op.attributes[OPTION]) if OPTION in op.attributes else None
+                option = axis_array(op.attributes[OPTION]) if OPTION in op.attributes else None
                 scope = "/".join(trail.stacks) or next(iter(_names(op)), "")
-                yield Operation(index, title(op), trail.user_line, scope, rule.loops, given, rule, self.mesh, manual)
+                yield Operation(index, title(op), trail.user_line, scope, rule.loops, option, rule, self.mesh, manual)
 
     def apply(self, mutation: Mutation) -> None:
         option = tuple(self._axes(axes) for axes in mutation.option)
@@ -150,8 +150,8 @@ class _MutableProgram:
             raise MeshError("error: a mutation names a result and an operand, expected one of them")
         with self.module.context:
             for op, manual in self._selected(mutation):
-                if taken := sorted(manual.intersection(chain.from_iterable(option))):
-                    name = self.mesh.axis_name(taken[0])
+                if manual_axes := sorted(manual.intersection(chain.from_iterable(option))):
+                    name = self.mesh.axis_name(manual_axes[0])
                     raise OpError(op, f'is in a manual computation along "{name}", expected an option along other axes')
                 if mutation.result is not None:
                     annotate_result(op, mutation.result, option, self.mesh)
@@ -159,7 +159,7 @@ class _MutableProgram:
                     annotate_operand(op, mutation.operand, option, self.mesh)
                 else:
                     op.attributes[OPTION] = axis_array_attr(option)
-                    given_option(op, self.interface.rule(op), self.mesh)
+                    option_attribute(op, self.interface.rule(op), self.mesh)
 
     def _axes(self, axes: AxisList) -> Axes:
         return tuple(chain.from_iterable(self._axis(axis) for axis in axes))
@@ -169,22 +169,22 @@ class _MutableProgram:
             return self.mesh.runs[axis]
         if isinstance(axis, int) and not isinstance(axis, bool) and 0 <= axis < self.mesh.rank:
             return (axis,)
-        known = ", ".join(f'"{name}"' for name in self.mesh.runs)
-        raise MeshError(f"error: found the axis {axis!r}, expected {known}, or a number from 0 to {self.mesh.rank - 1}")
+        names = ", ".join(f'"{name}"' for name in self.mesh.runs)
+        raise MeshError(f"error: found the axis {axis!r}, expected {names}, or a number from 0 to {self.mesh.rank - 1}")
 
     def _selected(self, mutation: Mutation) -> list[tuple[ir.Operation, frozenset[int]]]:
         if not mutation.op and not mutation.location and mutation.index is None:
             raise MeshError("error: a mutation names no operation, expected op, location or index")
-        found = [each for each in self.ops if _is_meant(each[0], mutation)]
-        if not found:
-            raise MeshError(f"error: {mutation} selects no operation{self._way_out(mutation)}")
+        selected = [(op, manual) for op, manual in self.ops if _is_selected(op, mutation)]
+        if not selected:
+            raise MeshError(f"error: {mutation} selects no operation{self._hint(mutation)}")
         if mutation.index is None:
-            return found
-        if not 0 <= mutation.index < len(found):
-            raise MeshError(f"error: {mutation} is beyond the {len(found)} operations of that name and location, from 0")
-        return [found[mutation.index]]
+            return selected
+        if not 0 <= mutation.index < len(selected):
+            raise MeshError(f"error: {mutation} is beyond the {len(selected)} operations of that name and location, from 0")
+        return [selected[mutation.index]]
 
-    def _way_out(self, mutation: Mutation) -> str:
+    def _hint(self, mutation: Mutation) -> str:
         names = sorted({title(op) for op, _ in self.ops})
         if mutation.op and mutation.op not in names:
             return f": the program has {', '.join(names)}"
@@ -192,17 +192,17 @@ class _MutableProgram:
 
 
 _HANDED_ON = frozenset({"stablehlo.return", BARRIER})
-"""Ops that have no loops of their own: their values are sharded as others say."""
+"""Ops without loops of their own: other ops decide the shardings of their values."""
 
 _STEP = re.compile(r'"((?:[^"\\]|\\.)*)"(?::(\d+):(\d+))?')
 
 
 def _names(op: ir.Operation) -> list[str]:
-    """The names in the location of an op, those of files aside."""
+    """The names in the location of an op, without file names."""
     return [text for text, line, _ in _STEP.findall(str(op.location)) if text and not line]
 
 
-def _is_meant(op: ir.Operation, mutation: Mutation) -> bool:
+def _is_selected(op: ir.Operation, mutation: Mutation) -> bool:
     return (not mutation.op or mutation.op in (op.name, title(op))) and (
         not mutation.location or _is_at(str(op.location), mutation.location)
     )
@@ -210,8 +210,8 @@ def _is_meant(op: ir.Operation, mutation: Mutation) -> bool:
 
 def _is_at(location: str, wanted: str) -> bool:
     for text, line, column in _STEP.findall(location):
-        said = (f"{text}:{line}", f"{text}:{line}:{column}") if line else ()
-        if any(each == wanted or each.endswith(f"/{wanted}") for each in said):
+        positions = (f"{text}:{line}", f"{text}:{line}:{column}") if line else ()
+        if any(position == wanted or position.endswith(f"/{wanted}") for position in positions):
             return True
         if not line and f"/{wanted}/" in f"/{text}/":
             return True

@@ -1,10 +1,10 @@
-"""Reading decisions off annotated functions, which may be written by hand and annotated in part.
+"""Reads decisions from annotated functions, which may be written by hand and annotated in part.
 
     %0 = mesh.shard %arg0 to %columns                        the argument is split along its columns
     %1 = mesh.shard %0 to %rows annotate_for_users           resharded here
-    %2 = stablehlo.tanh %1 {meshbridge.sharding_option = …}  split as the option says; without one, as its operands are
+    %2 = stablehlo.tanh %1 {meshbridge.sharding_option = …}  split according to the option; without one, like its operands
 
-Nothing is propagated: an operand that is not annotated is taken as it is.
+Nothing is propagated: an operand without annotation is not resharded.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from meshbridge.decide.decisions import (
     FunctionDecisions,
     OpDecision,
     Shardings,
-    free_part,
+    without_manual_axes,
 )
-from meshbridge.decide.given_option import given_option
+from meshbridge.decide.option_attribute import option_attribute
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.module_mesh import find_mesh, sharding_on
 from meshbridge.dialect.ops import MANUAL_AXES
@@ -39,11 +39,11 @@ from meshbridge.ops.placements import as_held
 from meshbridge.ops.rule import Interface, ShardingRule, shape_of
 
 STATEMENTS = frozenset({"sdy.data_flow_edge", "sdy.propagation_barrier", SHARDING_GROUP})
-"""Ops that speak of sharding and compute nothing."""
+"""Ops about sharding that compute nothing."""
 
 
 def decisions_from_annotations(module: ir.Module) -> Decisions:
-    """What the annotations of `module` say. Raises OpError where they cannot be followed."""
+    """The decisions of the annotations of `module`. Raises OpError if they cannot be followed."""
     interface = Interface()
     meshes = [(function, find_mesh(module, function)) for function in functions_to_partition(module)]
     return Decisions(
@@ -60,36 +60,36 @@ class _AnnotationReader:
         self.interface = interface
         self.bodies = Bodies(pricing_of(mesh), interface)
         self.manual: frozenset[int] = frozenset()
-        "Axes of the manual computations around."
+        "Axes of the manual computations around the current op."
         self._now: dict[ir.Value, Sharding] = {}
-        "How the values that have been defined are sharded."
+        "The shardings of the values defined so far."
         self._declared: dict[ir.Value, Sharding] = {}
 
     def function(self) -> FunctionDecisions:
-        """What the annotations of the function say."""
+        """The decisions of the function."""
         for op in walk(self._function):
             if op.name == "mesh.sharding":
                 self._declared[op.results[0]] = sharding_on(self.mesh, op)
         block = self._function.regions[0].blocks[0]
-        held = tuple([self._held(argument) for argument in block.arguments])
-        return FunctionDecisions(self._function, self.mesh, held, self._block(block, held))
+        arguments = tuple([self._caller_sharding(argument) for argument in block.arguments])
+        return FunctionDecisions(self._function, self.mesh, arguments, self._block(block, arguments))
 
-    def _held(self, argument: ir.Value) -> Sharding | None:
-        """What the caller holds of an argument: a shard, or terms of a sum."""
+    def _caller_sharding(self, argument: ir.Value) -> Sharding | None:
+        """The caller's sharding of an argument, which may be partial."""
         if not isinstance(argument.type, ir.RankedTensorType):
             return None
         sharding = self._annotated(argument) or self._as_used(argument)
         return sharding.for_callers()
 
     def _target(self, op: ir.Operation) -> Sharding:
-        """The sharding that a `mesh.shard` names, with an entry per dimension."""
+        """The sharding that a `mesh.shard` op names, with an entry per dimension."""
         sharding = self._declared.get(op.operands[1])
         if sharding is None:
             raise OpError(op, "takes its sharding from something other than mesh.sharding")
         return sharding.padded(len(shape_of(op.results[0])))
 
     def _annotated(self, value: ir.Value) -> Sharding | None:
-        """What the annotation of a value's definition says."""
+        """The annotation of a value's definition."""
         for use in value.uses:
             op = use.owner.operation
             if op.name == "mesh.shard" and "annotate_for_users" not in op.attributes:
@@ -97,7 +97,7 @@ class _AnnotationReader:
         return None
 
     def _as_used(self, argument: ir.Value) -> Sharding:
-        """How an argument is sharded that no annotation of its definition speaks of: as its only reader wants it."""
+        """The sharding of an argument without annotation of its definition: that of its only reader."""
         readers = [use.owner for use in argument.uses]
         if len(readers) == 1 and readers[0].operation.name == "mesh.shard":
             wanted = self._target(readers[0].operation)
@@ -115,19 +115,19 @@ class _AnnotationReader:
         return tuple(shardings)
 
     def _block(self, block: ir.Block, arguments: Sequence[Sharding | None], yielded: Shardings = ()) -> BlockDecisions:
-        """What the annotations of a block say, whose arguments are sharded so and whose terminator yields values so."""
-        held = self._define(list(block.arguments), arguments)
+        """The decisions of a block, given the shardings of its arguments and of the values that its terminator yields."""
+        defined = self._define(list(block.arguments), arguments)
         operations = [view.operation for view in block.operations]
         ops = [self._op(op) for op in operations]
         if ops and yielded:
             ops[-1] = replace(ops[-1], operands=yielded)
-        return BlockDecisions(held, tuple(ops), operations)
+        return BlockDecisions(defined, tuple(ops), operations)
 
     def _op(self, op: ir.Operation) -> OpDecision:
         name = op.name
         if name == "mesh.shard":
-            said = self._define(op.results, [self._target(op)])
-            return OpDecision(ANNOTATED, said, said)
+            shardings = self._define(op.results, [self._target(op)])
+            return OpDecision(ANNOTATED, shardings, shardings)
         if name == "func.return":
             return OpDecision(ANNOTATED, tuple([self._returned(value) for value in op.operands]))
         if name == "stablehlo.while":
@@ -145,22 +145,22 @@ class _AnnotationReader:
         return self._payload(op)
 
     def _returned(self, value: ir.Value) -> Sharding | None:
-        """Results of a function are partial only where they are annotated so."""
-        now, op = self._now.get(value), value.owner
+        """Results of a function are partial only if annotated so."""
+        sharding, op = self._now.get(value), value.owner
         is_annotated = not isinstance(op, ir.Block) and op.name == "mesh.shard"
-        if now is None:
+        if sharding is None:
             return None
-        return now.for_callers() if is_annotated else now.without_partial()
+        return sharding.for_callers() if is_annotated else sharding.without_partial()
 
     def _payload(self, op: ir.Operation) -> OpDecision:
         rule = self.interface.rule(op)
         arriving = [self._now.get(operand) for operand in op.operands]
         annotated = [self._annotated(result) for result in op.results]
-        option = (as_held(op, rule, arriving[0]) if arriving else None) or given_option(op, rule, self.mesh)
+        option = (as_held(op, rule, arriving[0]) if arriving else None) or option_attribute(op, rule, self.mesh)
         why = AS_OPERANDS if option is None else GIVEN
         layout = shared_layout(op, rule, arriving)
         if layout is not None:
-            results = self._define(op.results, [said or layout for said in annotated])
+            results = self._define(op.results, [annotation or layout for annotation in annotated])
             return OpDecision(AS_OPERANDS, in_layout(layout, rule, arriving), results, rule, layout=layout)
         if option is None:
             option = self._suggested(rule, arriving, annotated)
@@ -175,11 +175,11 @@ class _AnnotationReader:
         )
         body = self.bodies.decide(op, rule, option, self.manual)
         decision = OpDecision(why, needs, (), rule, option, carried=carried, regions=(body,) if body is not None else ())
-        made = [
-            said or (decision.computed(index, self.mesh) if isinstance(result.type, ir.RankedTensorType) else None)
-            for index, (result, said) in enumerate(zip(op.results, annotated, strict=True))
+        shardings = [
+            annotation or (decision.computed(index, self.mesh) if isinstance(result.type, ir.RankedTensorType) else None)
+            for index, (result, annotation) in enumerate(zip(op.results, annotated, strict=True))
         ]
-        return replace(decision, results=self._define(op.results, made))
+        return replace(decision, results=self._define(op.results, shardings))
 
     def _suggested(self, rule: ShardingRule, arriving: Sequence[Sharding | None], annotated: Sequence[Sharding | None]) -> Option:
         """The first legal option that the operands, or an annotated result, suggest."""
@@ -194,25 +194,25 @@ class _AnnotationReader:
         chosen: list[Axes] = [()] * len(rule.loops)
         for loop, candidates in enumerate(loop_candidates(rule, suggestions)):
             for axes in candidates:
-                tried = [*chosen[:loop], axes, *chosen[loop + 1 :]]
-                if not partial & set(axes) and is_legal(rule, tuple(tried), self.mesh):
-                    chosen = tried
+                option = [*chosen[:loop], axes, *chosen[loop + 1 :]]
+                if not partial & set(axes) and is_legal(rule, tuple(option), self.mesh):
+                    chosen = option
                     break
         return tuple(chosen)
 
     def _while(self, op: ir.Operation) -> OpDecision:
-        """Initial values, region arguments, yielded values and results of a loop are sharded alike."""
+        """The initial values, region arguments, yielded values and results of a loop have equal shardings."""
         condition, body = [region.blocks[0] for region in op.regions]
         carried: list[Sharding | None] = []
         for init, result, argument in zip(op.operands, op.results, body.arguments, strict=True):
             source = self._now.get(init)
-            said = self._annotated(result) or self._annotated(argument)
-            carried.append(source and (said or source.without_partial()))
+            annotation = self._annotated(result) or self._annotated(argument)
+            carried.append(source and (annotation or source.without_partial()))
         inner = (self._block(condition, carried), self._block(body, carried, tuple(carried)))
         return OpDecision(SAME_VALUE, tuple(carried), self._define(op.results, carried), regions=inner)
 
     def _barrier(self, op: ir.Operation) -> OpDecision:
-        """Results are sharded as the operands are, which are reduced first: a barrier is there to keep values as they are."""
+        """Results have the shardings of the operands, which are reduced first: a barrier is there to keep values unchanged."""
         targets = []
         for operand, result in zip(op.operands, op.results, strict=True):
             source = self._now.get(operand)
@@ -220,7 +220,7 @@ class _AnnotationReader:
         return OpDecision(SAME_VALUE, tuple(targets), self._define(op.results, targets))
 
     def _branches(self, op: ir.Operation) -> OpDecision:
-        """Every branch yields what the result's annotation says."""
+        """Every branch yields the sharding of the result's annotation."""
         targets = [
             self._annotated(result) or self._replicated(result) if isinstance(result.type, ir.RankedTensorType) else None
             for result in op.results
@@ -229,11 +229,11 @@ class _AnnotationReader:
         return OpDecision(SAME_VALUE, results=self._define(op.results, targets), regions=tuple(inner))
 
     def _manual(self, op: ir.Operation) -> OpDecision:
-        """The region is local along its manual axes: what is left of a sharding inside are the other axes."""
+        """The region is local along its manual axes: shardings inside only have the other axes."""
         axes = frozenset(integers(op.attributes[MANUAL_AXES]))
-        held = [(now := self._now.get(operand)) and now.plain() for operand in op.operands]
+        operands = [(sharding := self._now.get(operand)) and sharding.plain() for operand in op.operands]
         targets = [self._annotated(result) for result in op.results]
         outside, self.manual = self.manual, self.manual | axes
-        inner = self._block(op.regions[0].blocks[0], [now and free_part(now, axes) for now in held])
+        inner = self._block(op.regions[0].blocks[0], [sharding and without_manual_axes(sharding, axes) for sharding in operands])
         self.manual = outside
-        return OpDecision(SAME_VALUE, tuple(held), self._define(op.results, targets), regions=(inner,))
+        return OpDecision(SAME_VALUE, tuple(operands), self._define(op.results, targets), regions=(inner,))

@@ -1,14 +1,14 @@
-"""Refinement: changes of dimension classes while the modelled communication falls.
+"""Refinement: changes dimension classes while the modelled communication falls.
 
-Whether the residual stream of a transformer is split along its width is one decision over a thousand ops; changing it at one op
-only adds reshards. So a move changes a class of dimensions (`dimension_classes`). Layers that repeat are folded into one first
-(`fold_layers`), so that they decide alike and cost one layer's time.
+Splitting the residual stream of a transformer along its width is one decision over a thousand ops; changing it at one op only
+adds reshards. So a move changes a class of dimensions (`dimension_classes`). Repeated layers are folded into one first
+(`fold_layers`): they then decide alike, at the cost of one layer's time.
 
-A move gives a class other axes, taking them from the other dimensions of the tensors concerned; it stays if the total cost falls.
-Cost: for every op its cheapest option (`node_costs`), every distinct need of a value counted once however many uses share it.
+A move gives a class other axes, taking them from the other dimensions of its tensors; it stays if the total cost falls. The cost
+is the sum of every op's cheapest option (`node_costs`); a need of a value that several uses share counts once.
 
-The moves of a class are drafted with what is known: costs of nodes met before, and what others compute at least. Then nodes are
-priced one by one, those that compute most first, always of the draft that could save most; so most moves are given up early.
+The moves of a class are first drafted with known costs, and lower bounds for the other nodes. Then nodes are priced one by one,
+those with the most work first, always of the draft that could save most; most moves are given up early.
 """
 
 from __future__ import annotations
@@ -24,67 +24,67 @@ from typing import NamedTuple
 from meshbridge.decide.choice import ROUNDING
 from meshbridge.decide.dimension_classes import ClassSize, Dimension, classes_of
 from meshbridge.decide.graph import Graph, Tensor, across_region
-from meshbridge.decide.held import local_bytes
-from meshbridge.decide.kind_choices import Known
+from meshbridge.decide.kind_choices import NodeTensors
+from meshbridge.decide.liveness import local_bytes
 from meshbridge.decide.node_costs import NodeCost, costs_of_nodes
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split
 from meshbridge.ir.subaxes import whole_and_parts, whole_split
 
 MOST_PADDING = 1 / 8
-"""A dimension is sharded where its shards together are at most this part longer: 257 lines of a spectrum on 8 devices, not 3.
+"""A dimension is sharded if padding lengthens it by at most this part: 257 lines of a spectrum on 8 devices, not 3.
 
-Measured: from 0 to 1 nothing changes on the programs of `benchmarks.constants`, whose sizes divide evenly. That uneven dimensions
-of real programs prefer this bound to another one is not measured."""
+Measured: from 0 to 1 nothing changes on the programs of `benchmarks.constants`, whose sizes divide evenly. Whether uneven
+dimensions of real programs prefer another bound is not measured."""
 
 LEAST_GAIN = 1e-5
-"""A change stays if it saves at least this part of the total: below it, rounding decides, and collectives multiply for nothing.
+"""A change stays if it saves at least this part of the total: below, rounding decides, and collectives multiply without benefit.
 
 Measured (`benchmarks.constants`): with 0, llama_scan_fsdp executes 230 collectives for 22,571 KB instead of 211 for 22,573, and
 resnet_spatial 57 for 292.6 instead of 47 for 293.1. With 1e-3, gpt12 sends 29,575 KB instead of 29,419."""
 
 Reader = tuple[int, int, bool]
-"""A node that reads a tensor, the operand that it is there, and whether it does so in the loop that carries it."""
+"""A node that reads a tensor, the operand's index, and whether the node is in the loop that carries the tensor."""
 
 Changes = dict[int, Tensor]
-"""Tensors by number, as they are to be."""
+"""New tensors by number."""
 
 
 class TiedTensors(NamedTuple):
-    """Tensors of a class of which the same dimensions are of it, and the same is known."""
+    """Equal tensors with the same dimensions in a class."""
 
     dims: tuple[int, ...]
     tensor: Tensor
     members: list[int]
     price: float
-    "What it costs to hold a byte of each of them."
+    "The cost of one byte of each tensor."
 
 
 @dataclass
 class PartialMove:
-    """A move of which not all is priced."""
+    """A move that is priced only in part."""
 
     number: int
-    "Its place among the moves of its class."
+    "Its index among the moves of its class."
     tensors: Changes
     freed: float
-    "How much less it costs to hold them."
-    left: float
-    "What it could save at most."
+    "The saving in the cost of memory."
+    bound: float
+    "The most that it could save."
     dearest: dict[int, float]
-    "Per tensor, its uses that stay, or its dearest one if that is more: all of them cost so much at least."
+    "Per tensor, a lower bound of the resharding cost of all its uses: that of the unchanged ones, or of the most expensive use."
     costs: dict[int, NodeCost] = field(default_factory=dict)
-    "The costs of nodes as they become, as far as they are known."
-    unknown: list[tuple[int, Known, float]] = field(default_factory=list)
-    "The other nodes, their tensors, and what they cost at least; the one that computes most comes last."
+    "The new costs of nodes, as far as they are known."
+    unknown: list[tuple[int, NodeTensors, float]] = field(default_factory=list)
+    "The other nodes, their tensors, and lower bounds of their costs; the node with the most work comes last."
 
     def __lt__(self, other: PartialMove) -> bool:
         """Whether it could save more."""
-        return self.left > other.left
+        return self.bound > other.bound
 
 
 @dataclass(frozen=True)
 class PricedMove:
-    """What a move changes: how much the total falls, and tensors, costs of nodes and of uses as they become."""
+    """A move with its saving, and the new tensors, costs of nodes and costs of uses."""
 
     number: int
     gain: float
@@ -95,7 +95,7 @@ class PricedMove:
 
 @dataclass(frozen=True)
 class DimensionClass:
-    """Dimensions that are sharded alike, the nodes that mention their tensors, and the tensors that those read."""
+    """Dimensions that are sharded alike, the nodes that mention their tensors, and the tensors that these nodes read."""
 
     dimensions: tuple[Dimension, ...]
     members: dict[int, tuple[int, ...]]
@@ -108,12 +108,12 @@ class Refiner:
     """Refines the splits of one folded graph in place."""
 
     def __init__(self, graph: Graph, budget: int, memory_prices: Sequence[float] = (), axes: Iterable[int] | None = None) -> None:
-        """Classes move along `axes`: by default along those that shard something."""
+        """Classes move along `axes`, by default along those that shard something."""
         self.graph = graph
         self.budget = budget
         "Moves that may still be tried."
         self._memory_prices = memory_prices
-        "Per tensor, what it costs to hold a byte of it; none where memory has no price."
+        "Per tensor, the cost of one byte of it; empty if memory has no price."
         self._local_bytes = cache(lambda tensor: local_bytes(tensor, graph.mesh))
         self._members = [(*node.operands, *node.results) for node in graph.nodes]
         self._known = [_known_of(members) for members in self._members]
@@ -124,47 +124,48 @@ class Refiner:
         self._costs = [kind.cost(known(graph.tensors)) for kind, known in zip(self._kinds, self._known, strict=True)]
         self._own = [weight * cost.own for weight, cost in zip(self._weights, self._costs, strict=True)]
         self._shared = [self._uses(tensor, {}) for tensor in range(len(graph.tensors))]
-        self.total = sum(self._own) + sum(self._shared) + self.held
+        self.total = sum(self._own) + sum(self._shared) + self.memory_cost
         self._moved: dict[tuple[Tensor, tuple[int, ...], Axes], Tensor | None] = {}
-        "Tensors as moves make them, by which of their dimensions go to which axes; None where they may not."
+        "Tensors after a move of some of their dimensions to some axes; None if they may not move."
         self._choices_of_axes = _choices_of_axes(graph.mesh, _used_axes(graph) if axes is None else {*axes})
         self._stale = set(range(len(graph.tensors)))
-        "Tensors near which something has changed since their classes were last tried."
+        "Tensors whose surroundings have changed since their classes were last tried."
 
     @property
-    def held(self) -> float:
-        """What it costs to hold all tensors as they are."""
-        return self._held(range(len(self.graph.tensors)))
+    def memory_cost(self) -> float:
+        """The cost of the memory of all tensors."""
+        return self._memory_cost(range(len(self.graph.tensors)))
 
     def run(self, *sizes: ClassSize) -> int:
-        """Tries the moves of all classes, size after size, until none helps or the budget is spent; returns the rest of it."""
+        """Tries the moves of all classes, size after size, until none helps or the budget is spent; returns the remaining
+        budget."""
         classes = [*map(self._class, classes_of(self.graph, sizes))]
         while self._stale and self.budget > 0:
             stale, self._stale = self._stale, set()
-            for found in classes:
-                if not stale.isdisjoint(found.members):
-                    self._improve(found)
+            for dimension_class in classes:
+                if not stale.isdisjoint(dimension_class.members):
+                    self._improve(dimension_class)
         return self.budget
 
     def _readers_of_tensors(self) -> list[list[Reader]]:
-        """Per tensor, who reads it."""
+        """Per tensor, its readers."""
         readers: list[list[Reader]] = [[] for _ in self.graph.tensors]
         for index, node in enumerate(self.graph.nodes):
             for operand, tensor in enumerate(node.operands):
                 if tensor >= 0:
-                    readers[tensor].append((index, operand, operand in node.kind.inside))
+                    readers[tensor].append((index, operand, operand in node.kind.loop_carried))
         return readers
 
     def _largest_first(self) -> list[int]:
-        """Each node's place among all by what it computes, behind identities, which have nothing to choose from: a move that
-        costs too much shows it there first."""
+        """The rank of each node by work, identities last, which have no choice: a move that is too expensive is then rejected
+        early."""
         sizes = [
             (not kind.kind.is_identity, -weight * kind.least) for weight, kind in zip(self._weights, self._kinds, strict=True)
         ]
-        places = [0] * len(sizes)
-        for place, index in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
-            places[index] = place
-        return places
+        ranks = [0] * len(sizes)
+        for rank, index in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
+            ranks[index] = rank
+        return ranks
 
     # Moves
 
@@ -175,41 +176,41 @@ class Refiner:
         return DimensionClass(dimensions, members, *self._near(members))
 
     def _near(self, tensors: Collection[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The nodes that mention some of `tensors`, the largest first, and all tensors that those read or that are given."""
+        """The nodes that mention some of `tensors`, those with the most work first, and all tensors read there or given."""
         near = {user for tensor in tensors for user in self.graph.users[tensor]}
         read = {tensor for user in near for tensor in self.graph.nodes[user].operands if tensor >= 0}
         return tuple(sorted(near, key=self._order.__getitem__)), tuple(read.union(tensors))
 
-    def _improve(self, found: DimensionClass) -> None:
+    def _improve(self, moved_class: DimensionClass) -> None:
         """Gives the class the axes that save most, if any do."""
         least = LEAST_GAIN * self.total
-        stake, staying = self._at_stake(found.near, found.read)
-        at_least = sum([self._weights[node] * self._kinds[node].least for node in found.near])
-        if stake - at_least <= least and stake + self._held(found.members) - at_least <= least:
+        stake, staying = self._at_stake(moved_class.near, moved_class.read)
+        at_least = sum([self._weights[node] * self._kinds[node].least for node in moved_class.near])
+        if stake - at_least <= least and stake + self._memory_cost(moved_class.members) - at_least <= least:
             return
-        alike = self._alike(found.members)
+        tied = self._tied_tensors(moved_class.members)
         drafts: list[PartialMove] = []
         equal = ROUNDING * abs(self.total)
-        for number, axes in enumerate(self._alternatives(found.dimensions)):
+        for number, axes in enumerate(self._alternatives(moved_class.dimensions)):
             if self.budget <= 0:
                 break
             self.budget -= 1
-            changed, freed = self._changed(alike, axes)
+            changed, freed = self._changed(tied, axes)
             if changed:
-                near, at_stake, stays = found.near, stake, staying
-                if len(changed) < len(found.members):
+                near, at_stake, stays = moved_class.near, stake, staying
+                if len(changed) < len(moved_class.members):
                     near, read = self._near(changed)
                     at_stake, stays = self._at_stake(near, read)
                 draft = self._draft(PartialMove(number, changed, freed, at_stake + freed + equal, {**stays}), near, least)
-                if draft.left >= least:
+                if draft.bound >= least:
                     drafts.append(draft)
         trials: list[PricedMove] = []
         heapify(drafts)
-        while drafts and drafts[0].left >= least:
+        while drafts and drafts[0].bound >= least:
             draft = heappop(drafts)
-            next_best = max(least, drafts[0].left) if drafts else least
+            next_best = max(least, drafts[0].bound) if drafts else least
             self._price(draft, next_best)
-            if draft.unknown or draft.left < next_best:
+            if draft.unknown or draft.bound < next_best:
                 heappush(drafts, draft)
             else:
                 trial = self._trial(draft)
@@ -217,10 +218,10 @@ class Refiner:
                     trials.append(trial)
                     least = max(least, trial.gain)
         if trials:
-            self._take(min([trial for trial in trials if trial.gain >= least - equal], key=lambda trial: trial.number))
+            self._apply(min([trial for trial in trials if trial.gain >= least - equal], key=lambda trial: trial.number))
 
-    def _take(self, trial: PricedMove) -> None:
-        """Makes a move."""
+    def _apply(self, trial: PricedMove) -> None:
+        """Applies a move."""
         graph = self.graph
         for index, tensor in trial.tensors.items():
             graph.tensors[index] = tensor
@@ -234,8 +235,8 @@ class Refiner:
         self._stale.update(tensor for user in near for tensor in self._members[user])
 
     def _at_stake(self, near: Collection[int], read: Iterable[int]) -> tuple[float, dict[int, float]]:
-        """The cost of everything that a move touches, without what stays of it; and that, by tensor: what those readers need that
-        are not near."""
+        """The cost of all nodes and uses that a move affects, and per tensor the part that stays: the needs of readers that are
+        not near, which the first figure leaves out."""
         nearby, shared = {*near}, self._shared
         staying = {tensor: stays for tensor in read if shared[tensor] and (stays := self._uses(tensor, {}, nearby))}
         touched = sum(map(self._own.__getitem__, near)) + sum(map(shared.__getitem__, read))
@@ -245,10 +246,10 @@ class Refiner:
         """Axes that a class may be split along: the choices of axes, alone or after those that the user wrote on a dimension of
         the class."""
         tensors = self.graph.tensors
-        first, dim = dimensions[0]
-        own = tensors[first].split[dim]
-        # Parts of axes are left out: with them a llama step of uneven sizes has 493 KB of text on 65,536 devices, without 414,
-        # and 197 on 8. Which of its plans is the faster one is not measured.
+        tensor, dim = dimensions[0]
+        own = tensors[tensor].split[dim]
+        # Parts of axes are left out: with them a llama step of uneven sizes has 493 KB of text on 65,536 devices, without them
+        # 414, and 197 on 8. Which of its plans is faster is not measured.
         is_whole = whole_split(self.graph.mesh, (own,)) == (own,)
         has_all = all(tensors[tensor].split[dim] == own for tensor, dim in dimensions)
         tried = {own} if has_all or not is_whole else set()
@@ -260,29 +261,29 @@ class Refiner:
                     tried.add(axes)
                     yield axes
 
-    def _alike(self, members: Mapping[int, tuple[int, ...]]) -> list[TiedTensors]:
-        """The tensors of a class, those together that a move changes alike."""
+    def _tied_tensors(self, members: Mapping[int, tuple[int, ...]]) -> list[TiedTensors]:
+        """The tensors of a class, in groups that a move changes equally."""
         groups: dict[tuple[tuple[int, ...], Tensor], list[int]] = {}
         for tensor, dims in members.items():
             groups.setdefault((dims, self.graph.tensors[tensor]), []).append(tensor)
         prices = self._memory_prices
         return [
-            TiedTensors(*key, each, sum([prices[tensor] for tensor in each]) if prices else 0.0) for key, each in groups.items()
+            TiedTensors(*key, numbers, sum([prices[tensor] for tensor in numbers]) if prices else 0.0)
+            for key, numbers in groups.items()
         ]
 
-    def _changed(self, alike: Iterable[TiedTensors], axes: Axes) -> tuple[Changes, float]:
-        """New splits of the tensors concerned, and how much less it costs to hold them; none where shards would be padded by more
-        than a little, or axes that may not move are in the way. A dimension on which the user wrote other axes keeps these
-        alone."""
+    def _changed(self, tied: Iterable[TiedTensors], axes: Axes) -> tuple[Changes, float]:
+        """New splits of the tensors, and the saving in the cost of memory; none if shards would be padded too much, or axes that
+        may not move are in the way. A dimension on which the user wrote other axes keeps only these."""
         size, bytes_of = self.graph.mesh.group_size(axes), self._local_bytes
         changed: Changes = {}
         freed = 0.0
-        for dims, before, members, price in alike:
+        for dims, before, members, price in tied:
             key = (before, dims, axes)
             try:
                 after = self._moved[key]
             except KeyError:
-                after = self._moved[key] = moved(before, dims, axes, size)
+                after = self._moved[key] = moved_tensor(before, dims, axes, size)
             if after is None:
                 return {}, 0.0
             if after is not before:
@@ -294,120 +295,124 @@ class Refiner:
     # Cost
 
     def _draft(self, draft: PartialMove, near: Iterable[int], least: float) -> PartialMove:
-        """Adds what is known of a move before anything is priced, or that it saves less than the `least`."""
+        """Adds the known costs to a draft, until it saves less than `least`."""
         tensors = self.graph.tensors.copy()
         for index, tensor in draft.tensors.items():
             tensors[index] = tensor
         pick, kinds, weights, unknown = self._known, self._kinds, self._weights, draft.unknown
         for index in near:
-            known, kind = pick[index](tensors), kinds[index]
-            cost = kind.known.get(known)
+            tensors_of_node, kind = pick[index](tensors), kinds[index]
+            cost = kind.costs.get(tensors_of_node)
             if cost is None:
-                floor = weights[index] * (kind.floors.get(known) or kind.floor(known))
-                unknown.append((index, known, floor))
-                draft.left -= floor
+                floor = weights[index] * (kind.floors.get(tensors_of_node) or kind.floor(tensors_of_node))
+                unknown.append((index, tensors_of_node, floor))
+                draft.bound -= floor
             else:
                 self._spend(draft, index, cost)
-            if draft.left < least:
+            if draft.bound < least:
                 break
         unknown.reverse()
         return draft
 
     def _price(self, draft: PartialMove, least: float) -> None:
-        """Prices nodes until the move could no longer save the `least`."""
-        while draft.unknown and draft.left >= least:
-            index, known, floor = draft.unknown.pop()
-            draft.left += floor
-            self._spend(draft, index, self._kinds[index].cost(known))
+        """Prices nodes until the move could no longer save `least`."""
+        while draft.unknown and draft.bound >= least:
+            index, tensors_of_node, floor = draft.unknown.pop()
+            draft.bound += floor
+            self._spend(draft, index, self._kinds[index].cost(tensors_of_node))
 
     def _spend(self, draft: PartialMove, index: int, cost: NodeCost) -> None:
-        """Takes what a node costs off what is left to save."""
+        """Subtracts the cost of a node from the bound of a draft."""
         draft.costs[index] = cost
         weight = self._weights[index]
-        draft.left -= weight * cost.own
-        for operand in cost.moved:
-            tensor, moved = self._members[index][operand], weight * cost.arriving[operand]
-            if moved > (most := draft.dearest.get(tensor, 0.0)):
-                draft.dearest[tensor] = moved
-                draft.left -= moved - most
+        draft.bound -= weight * cost.own
+        for operand in cost.resharded:
+            tensor, bytes_sent = self._members[index][operand], weight * cost.arriving[operand]
+            if bytes_sent > (dearest := draft.dearest.get(tensor, 0.0)):
+                draft.dearest[tensor] = bytes_sent
+                draft.bound -= bytes_sent - dearest
 
     def _trial(self, draft: PartialMove) -> PricedMove:
-        """What follows from a move of which all is priced."""
+        """The result of a move that is priced completely."""
         costs = draft.costs
-        moved = set(draft.tensors)
+        affected = set(draft.tensors)
         for index, cost in costs.items():
             if cost.needs != self._costs[index].needs:
-                moved.update(tensor for tensor in self.graph.nodes[index].operands if tensor >= 0)
-        shared = {tensor: self._uses(tensor, costs) for tensor in moved}
+                affected.update(tensor for tensor in self.graph.nodes[index].operands if tensor >= 0)
+        shared = {tensor: self._uses(tensor, costs) for tensor in affected}
         gain = sum(self._own[node] - self._weights[node] * cost.own for node, cost in costs.items())
         gain += sum(self._shared[tensor] - cost for tensor, cost in shared.items()) + draft.freed
         return PricedMove(draft.number, gain, draft.tensors, costs, shared)
 
-    def _held(self, tensors: Iterable[int]) -> float:
-        """What it costs to hold tensors as they are."""
-        prices, known, bytes_of = self._memory_prices, self.graph.tensors, self._local_bytes
-        return sum([prices[tensor] * bytes_of(known[tensor]) for tensor in tensors]) if prices else 0.0
+    def _memory_cost(self, numbers: Iterable[int]) -> float:
+        """The cost of the memory of some tensors."""
+        prices, tensors, bytes_of = self._memory_prices, self.graph.tensors, self._local_bytes
+        return sum([prices[number] * bytes_of(tensors[number]) for number in numbers]) if prices else 0.0
 
     def _uses(self, tensor: int, changed: Mapping[int, NodeCost], without: Container[int] = ()) -> float:
-        """Bytes of resharding a value to all that its users need, `without` some of them: each distinct need once, as often as
-        its most frequent user. What a loop carries is another value in the loop than behind it. Of `changed` nodes the costs are
-        these."""
+        """Bytes of resharding a value to all needs of its users, `without` some of them: each distinct need once, as often as its
+        most frequent user. A value carried by a loop is another value inside the loop than after it. `changed` has new costs of
+        nodes."""
         needs: dict[tuple[Sharding, bool], float] = {}
         for user, operand, inside in self._readers[tensor]:
             if user in without:
                 continue
             cost = changed.get(user) or self._costs[user]
-            if moved := self._weights[user] * cost.arriving[operand]:
+            if bytes_sent := self._weights[user] * cost.arriving[operand]:
                 need = cost.needs[operand], inside
-                needs[need] = max(needs.get(need, 0.0), moved)
+                needs[need] = max(needs.get(need, 0.0), bytes_sent)
         return sum(needs.values())
 
 
-def _known_of(members: Sequence[int]) -> Callable[[Sequence[Tensor]], Known]:
-    """What picks those out of all tensors that a node mentions."""
+def _known_of(members: Sequence[int]) -> Callable[[Sequence[Tensor]], NodeTensors]:
+    """A function that picks a node's tensors from all tensors."""
     if len(members) > 1 and min(members) >= 0:
         return itemgetter(*members)
     return lambda tensors: tuple([tensors[tensor] if tensor >= 0 else None for tensor in members])
 
 
 def _used_axes(graph: Graph) -> set[int]:
-    """The axes that shard something: along others all devices compute the same and none sends."""
+    """The axes that shard something: along others all devices compute the same, and nothing is sent."""
     mesh = graph.mesh
     return {axis for tensor in {*graph.tensors} for axes in tensor.split for axis in axes if mesh.shape[axis] > 1}
 
 
 def _choices_of_axes(mesh: Mesh, used: set[int]) -> list[Axes]:
-    """What a class may be split along: none of the axes that are used, one, or two in either order. Parts of an axis go together
-    or alone."""
+    """The axis lists that a class may be split along: no axis, one used axis, or two in either order. Sub-axes of an axis are
+    used together or alone."""
     units = [axes for axes in whole_and_parts(mesh) if used.issuperset(axes)]
     chosen = chain([()], *(permutations(units, count) for count in (1, 2)))
-    joined = dict.fromkeys(tuple(chain.from_iterable(each)) for each in chosen)
-    return [axes for axes in joined if len(set(axes)) == len(axes)]
+    distinct = dict.fromkeys(tuple(chain.from_iterable(pair)) for pair in chosen)
+    return [axes for axes in distinct if len(set(axes)) == len(axes)]
 
 
-def moved(tensor: Tensor, dims: tuple[int, ...], axes: Axes, size: int) -> Tensor | None:
-    """The tensor with `dims` of it, which are of a class, moved to `axes`, `size` devices; None where its shards would be padded
-    by more than a little, or axes that may not move are in the way."""
+def moved_tensor(tensor: Tensor, dims: tuple[int, ...], axes: Axes, size: int) -> Tensor | None:
+    """The tensor with its dimensions `dims` of a class moved to `axes` of `size` devices; None if its shards would be padded too
+    much, or axes that may not move are in the way."""
     extent = tensor.shape[dims[0]]
     if -extent % size > extent * MOST_PADDING or not (tensor.banned | tensor.region_axes).isdisjoint(axes):
         return None
     split = _moved_split(tensor, dims, axes)
     if any(before != after and not may for before, after, may in zip(tensor.split, split, tensor.movable, strict=True)):
         return None
-    if tensor.boundary and not tensor.found.issuperset(sum(split, ())):
+    if tensor.boundary and not tensor.propagated_axes.issuperset(sum(split, ())):
         return None
     return tensor.with_split(split)
 
 
 def _moved_split(tensor: Tensor, dims: tuple[int, ...], axes: Axes) -> Split:
-    """The split of a tensor whose dimensions `dims` are of a class that moves to `axes`: the first of them takes these, all other
-    dimensions lose them. Where the user wrote other axes, those stay alone."""
+    """The split of a tensor whose dimensions `dims` are in a class that moves to `axes`: the first of them takes these, all other
+    dimensions lose them. If the user wrote other axes, only those stay."""
     split = tuple(
-        axes if dim == dims[0] else tensor.written_along(dim) if dim in dims else tuple(axis for axis in now if axis not in axes)
-        for dim, now in enumerate(tensor.split)
+        axes
+        if dim == dims[0]
+        else tensor.written_along(dim)
+        if dim in dims
+        else tuple(axis for axis in present if axis not in axes)
+        for dim, present in enumerate(tensor.split)
     )
     if tensor.region_axes:
         split = across_region(split, tensor.split, tensor.region_axes)
-    if tensor.is_kept_by(split):
+    if tensor.allows(split):
         return split
-    return tuple(tensor.written_along(dim) if dim in dims else now for dim, now in enumerate(tensor.split))
+    return tuple(tensor.written_along(dim) if dim in dims else present for dim, present in enumerate(tensor.split))

@@ -1,4 +1,4 @@
-"""Propagation and the search behind it: decisions are changed while the modelled cost falls."""
+"""The pass that propagates shardings and then refines them by search."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from meshbridge.ops.rule import Interface
 @register
 @dataclass(frozen=True)
 class ShardingRefinement(Pass):
-    """Completes annotations as sharding-propagation does, then changes what it has decided while that saves communication.
+    """Completes annotations like sharding-propagation, then changes its decisions while that saves communication.
 
     Input:   %0 = mesh.shard %x to %columns : tensor<512x64xf32>
              %1 = stablehlo.dot_general %0, %w, contracting_dims = [1] x [0]
@@ -27,37 +27,37 @@ class ShardingRefinement(Pass):
              %1 = mesh.shard %0 to %rows annotate_for_users : tensor<512x64xf32>    an all-to-all
              %2 = stablehlo.dot_general %1, %w, … {meshbridge.sharding_option = #mesh.axisarray<[[0], [], []]>}
 
-    where sharding-propagation alone gathers %0, four times as many bytes, and computes all of %2 on every device.
+    In this example sharding-propagation alone gathers %0, four times the bytes, and computes all of %2 on every device.
 
-    It stands in place of sharding-propagation, not behind it: annotated IR no longer tells which annotations are the user's,
-    and those must stay. The RFC's mutations are its changes: an op's option is changed, a value kept replicated or split
-    otherwise, a reduction put off, a resharding made on the other side of an op, each for a dimension class at once.
+    The pass replaces sharding-propagation and does not run after it: annotated IR does not tell which annotations are the user's,
+    and those must stay. Its changes are the RFC's mutations, each for a whole dimension class: another option of an op, a value
+    replicated or split differently, a reduction delayed, a resharding on the other side of an op.
     """
 
     name: ClassVar[str] = "sharding-refinement"
     moves: int = 8000
-    """Changes of a dimension class that may be tried.
+    """The number of changes of dimension classes to try.
 
     Measured (`benchmarks.constants`, wire KB): llama_scan_fsdp 41,175 with 0, 25,751 with 500, 25,522 with 2,000, 22,573 with
     8,000 and with 32,000. Deciding takes as long with 32,000: the search ends before."""
 
     target: CompileTarget = BYTES_TARGET
-    "What is minimised: bytes on the wire, or time on a device (see `meshbridge.cost.objective`)."
+    "What to minimise: bytes on the wire, or time on a device (see `meshbridge.cost.objective`)."
 
     memory_factor: float = 1.0
-    "How many times what the machine says it costs to hold a byte."
+    "A factor on the machine's price of memory."
 
     hides: bool = False
-    "Whether collectives that the machine runs beside products cost less than others."
+    "Whether collectives that overlap with products cost less than others."
 
     keep_queries: bool = False
-    "Whether attention whose queries the annotations split stays so, for its keys and values to travel around the devices."
+    "Whether attention keeps the annotated split of its queries, so that keys and values travel around the devices."
 
     inside_open: bool = False
-    "Whether values inside may be split along more axes than constraints say, which close their dimensions."
+    "Whether values inside may be split along more axes than their constraints say."
 
     annotate: bool = True
-    "Write the decisions down. Otherwise they are handed on to `mesh-spmdization`, if that is the next pass."
+    "Write the decisions as annotations. If not, they go to `mesh-spmdization`, if that is the next pass."
 
     def run(self, module: ir.Module) -> None:
         annotate(self._decide(module))

@@ -1,4 +1,4 @@
-"""Annotations of one tensor, where it is defined or where one op uses it: new ones in place of those that are there."""
+"""Annotates one tensor at its definition or at one use, replacing the present annotations."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from meshbridge.ir.uses import is_argument
 
 
 def annotate_result(op: ir.Operation, number: int, lists: Split, mesh: Mesh) -> None:
-    """Shards a result of `op` as the lists say, axes of each dimension and those of a partial sum: for all who read it.
+    """Shards a result of `op`, for all users, by lists: the axes of each dimension, and those of a partial sum.
 
     Before:  %0 = stablehlo.tanh %x          After:  %0 = stablehlo.tanh %x
                                                      %1 = mesh.shard %0 to %s
              return %0                               return %1
 
-    What a function returns of a partial sum is reduced, as in the RFC's example: its callers hold no terms.
+    A partial sum that the function returns is reduced, as in the RFC's example: callers hold no partial sums.
     Raises OpError for a result that `op` does not have, and for lists that do not fit it.
     """
     value = _tensor(op, "result", list(op.results), number)
@@ -35,7 +35,7 @@ def annotate_result(op: ir.Operation, number: int, lists: Split, mesh: Mesh) -> 
 
 
 def annotate_operand(op: ir.Operation, number: int, lists: Split, mesh: Mesh) -> None:
-    """Shards an operand of `op` as the lists say where `op` reads it.
+    """Shards an operand of `op` by lists, for this use.
 
     Before:  %1 = stablehlo.tanh %0          After:  %1 = mesh.shard %0 to %s annotate_for_users
                                                      %2 = stablehlo.tanh %1
@@ -56,7 +56,7 @@ def annotate_operand(op: ir.Operation, number: int, lists: Split, mesh: Mesh) ->
 
 
 def _return_reduced(value: ir.Value, sharding: Sharding) -> None:
-    """Annotates the uses of a partial sum by which a function returns it."""
+    """Annotates the uses of a partial sum in a function's return."""
     for use in list(value.uses):
         returned = use.owner.operation
         if returned.name == "func.return":
@@ -78,11 +78,11 @@ def _tensor(op: ir.Operation, what: str, values: list[ir.Value], number: int) ->
 
 
 def _sharding(op: ir.Operation, what: str, value: ir.Value, lists: Split, mesh: Mesh) -> Sharding:
-    """The sharding in the RFC's lists: one of the axes that split each dimension, and behind those one of partial axes."""
+    """The sharding of the RFC's lists: one with the axes of each dimension, followed by one of partial axes."""
     rank = ir.RankedTensorType(value.type).rank
     if len(lists) > rank + 1:
-        found = f"has {what} of type {value.type}, but the mutation has {len(lists)} lists of axes"
-        raise OpError(op, f"{found}, expected at most {rank + 1} with that of a partial sum")
+        message = f"has {what} of type {value.type}, but the mutation has {len(lists)} lists of axes"
+        raise OpError(op, f"{message}, expected at most {rank + 1} with that of a partial sum")
     try:
         check_split_axes(lists, mesh)
     except Broken as error:
@@ -91,7 +91,7 @@ def _sharding(op: ir.Operation, what: str, value: ir.Value, lists: Split, mesh: 
 
 
 def _erase(shard: ir.Operation) -> None:
-    """Erases an annotation, and the sharding that nothing else names."""
+    """Erases an annotation, and its sharding if nothing else names it."""
     declared = shard.operands[1].owner.operation
     shard.erase()
     if next(iter(declared.results[0].uses), None) is None:

@@ -1,4 +1,4 @@
-"""The text of a script of mutations: ops of the transform dialect in their own syntax; the bindings know the generic one.
+"""Converts scripts of mutations, in the transform dialect's own syntax, to the generic one that the bindings know.
 
 In:   transform.named_sequence @__transform_main(%root: !transform.any_op {transform.readonly}) {
         %dots = transform.structured.match ops{["stablehlo.dot_general"]} in %root : (!transform.any_op) -> !transform.any_op
@@ -28,42 +28,42 @@ MATCH = "transform.structured.match"
 SEQUENCE = "transform.named_sequence"
 
 ANY_OP = "!transform.any_op"
-"""The type of a handle that the text gives none."""
+"""The type of a handle without a type."""
 
 _MENTION = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|(?<![\w$.%@#!-])(transform(?:\.\w+)++)')
-"""A string, a comment, or what is named as an op in its own syntax is."""
+"""A string, a comment, or an op name in its own syntax."""
 
 _AFTER_KEY = re.compile(r"\s*[=,}]")
-"""What stands behind an attribute that is named so."""
+"""The text after an attribute of that name."""
 
 _NAME = re.compile(r'@([\w$.]+|"(?:[^"\\\n]|\\.)*")')
 
 
 def read_script(source: str | bytes, filename: str, ctx: ir.Context) -> ir.Module:
-    """The module of a script, in either syntax. Raises ParseError with the place in the text."""
+    """The module of a script, in either syntax. Raises ParseError with the position in the text."""
     text = decoded(source, filename) if isinstance(source, bytes) else source
     edits = sorted(_edits(text, filename), key=lambda edit: edit.start)
     return parse_module(SourceMap(text, filename, edits), _rewritten(text, edits), ctx)
 
 
 def _rewritten(text: str, edits: list[Edit]) -> str:
-    pieces, last = [], 0
+    pieces, end = [], 0
     for edit in edits:
-        pieces += [text[last : edit.start], edit.text]
-        last = edit.end
-    return "".join([*pieces, text[last:]])
+        pieces += [text[end : edit.start], edit.text]
+        end = edit.end
+    return "".join([*pieces, text[end:]])
 
 
 def _edits(text: str, filename: str) -> Iterator[Edit]:
-    """What to write in place of each op that stands in its own syntax; lines stay where they are."""
-    for found in _MENTION.finditer(text):
-        if (name := found[1]) is None or (name not in _FORMS and _AFTER_KEY.match(text, found.end())):
+    """The replacement of each op in its own syntax; line numbers do not change."""
+    for match in _MENTION.finditer(text):
+        if (name := match[1]) is None or (name not in _FORMS and _AFTER_KEY.match(text, match.end())):
             continue
-        scanner = Scanner(text, found.end(), filename, name)
+        scanner = Scanner(text, match.end(), filename, name)
         if name not in _FORMS:
-            scanner.fail(f"found the op '{name}', expected one of {', '.join(sorted(_FORMS))}", found.start())
+            scanner.fail(f"found the op '{name}', expected one of {', '.join(sorted(_FORMS))}", match.start())
         generic, tail = _FORMS[name](scanner)
-        yield Edit(found.start(), scanner.position, generic + "\n" * text.count("\n", found.start(), scanner.position))
+        yield Edit(match.start(), scanner.position, generic + "\n" * text.count("\n", match.start(), scanner.position))
         if tail:  # the op has a region, which ends at the bracket that closes the one just read
             start = scanner.position - 1
             _, end = Scanner(text, start, filename).balanced()
@@ -71,7 +71,7 @@ def _edits(text: str, filename: str) -> Iterator[Edit]:
 
 
 def _mutate(scanner: Scanner) -> tuple[str, str]:
-    """`%handle result 0, [[0], []] {…} : type`, of which the list alone has to be there."""
+    """`%handle result 0, [[0], []] {…} : type`; only the list is required."""
     entries, handle = [], ""
     if scanner.at("%"):
         handle = scanner.word(OPERAND, "a handle")
@@ -107,13 +107,13 @@ def _match(scanner: Scanner) -> tuple[str, str]:
 
 
 def _generic(scanner: Scanner, name: str, handle: str, entries: list[str], result: str = "()") -> str:
-    """The op with one handle or none; `entries` and those of a dictionary that follows are its attributes."""
+    """The op with at most one handle; its attributes are `entries` and those of a dictionary that follows."""
     if scanner.at("{") and (written := _text(scanner, scanner.balanced())[1:-1].strip()):
         entries.append(written)
     type_ = f"({ANY_OP if handle else ''}) -> {result}"
     if scanner.accept(":"):
-        given = _text(scanner, scanner.type())
-        type_ = given if given.startswith("(") else f"({given}) -> {result}"
+        text = _text(scanner, scanner.type())
+        type_ = text if text.startswith("(") else f"({text}) -> {result}"
     return f'"{name}"({handle}) {{{", ".join(entries)}}} : {type_}'
 
 
@@ -169,4 +169,5 @@ _FORMS: dict[str, Callable[[Scanner], tuple[str, str]]] = {
     "transform.sequence": _unnamed,
     "transform.yield": _yield,
 }
-"""By op, what reads the rest of it, and gives its generic form up to its region, and what follows that; "" without a region."""
+"""By op, the function that reads the rest of it, and returns its generic form up to its region, and the text after that; ""
+without one."""

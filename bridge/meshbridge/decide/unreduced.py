@@ -1,11 +1,11 @@
-"""Values that the user declares partial (JAX's and Shardy's `unreduced`), carried to where no annotation stands.
+"""Propagates the user's declarations of partial values (JAX's and Shardy's `unreduced`) to values without annotation.
 
-    %0 = stablehlo.dot_general %x, %w              computes what its only reader wants: a sum over shards, not reduced
+    %0 = stablehlo.dot_general %x, %w              has one reader, which wants the sum over shards unreduced
     %1 = sdy.sharding_constraint %0 <@m, [{}, {}], unreduced={"x"}>
-    %2:2 = stablehlo.while(%sum = %1, …)           carries it as it is: initial and yielded values are declared alike
-    %3 = stablehlo.add %sum, %1                    adds the shards' terms: its result is declared alike
+    %2:2 = stablehlo.while(%sum = %1, …)           carries it: initial and yielded values are declared alike
+    %3 = stablehlo.add %sum, %1                    adds the terms of each shard: its result is declared alike
 
-What is declared is reduced once, where a reader needs it reduced.
+A declared value is reduced once, for the first reader that needs it reduced.
 """
 
 from __future__ import annotations
@@ -18,33 +18,35 @@ from meshbridge.ir.sharding import Axes, Sharding
 from meshbridge.ops.linear import termwise_operands
 
 
-def carry_declarations(graph: Graph) -> None:
-    """Declares partial, in place: values handed on as they are whose sources are all declared alike, results of ops whose
-    readers all want them so, and operands that linear ops pass on."""
+def propagate_unreduced(graph: Graph) -> None:
+    """Declares partial, in place: values passed on from sources that are all declared alike, results that all readers want
+    partial, and operands that linear ops pass on."""
     if not any(tensor.summed_axes for tensor in graph.tensors):
         return
     _forward(graph)
     _backward(graph)
     for node in graph.nodes:
-        if not node.is_identity and (kept := _kept(graph, node)):
-            graph.change_kind(node, kept=kept)
+        if not node.is_identity and (passed_partial := _passed_partial(graph, node)):
+            graph.change_kind(node, unreduced=passed_partial)
 
 
 def _forward(graph: Graph) -> None:
-    """Carried values of loops, results of branches and of barriers: what they are made from decides."""
+    """Declares the carried values of loops and the results of branches and barriers, according to their sources."""
     sources = _sources(graph)
     declared: dict[int, Sharding | None] = {}
     unknown = set(sources)
     changed = True
-    while changed:  # a value carried by two loops is made from itself: what is unknown yet contradicts nobody
+    while changed:  # a value carried by two loops is its own source: a source that is still unknown contradicts none
         changed = False
         for tensor, incoming in sources.items():
-            known = [
-                declared[each] if each in declared else graph.tensors[each].layout for each in incoming if each not in unknown
+            layouts = [
+                declared[source] if source in declared else graph.tensors[source].layout
+                for source in incoming
+                if source not in unknown
             ]
-            found = known[0] if known and all(_alike(known[0], other) for other in known) else None
-            if known and (tensor in unknown or not _alike(declared[tensor], found)):
-                declared[tensor], changed = found, True
+            common = layouts[0] if layouts and all(_equal_sums(layouts[0], layout) for layout in layouts) else None
+            if layouts and (tensor in unknown or not _equal_sums(declared[tensor], common)):
+                declared[tensor], changed = common, True
                 unknown.discard(tensor)
     for tensor, layout in declared.items():
         if layout is not None:
@@ -52,68 +54,68 @@ def _forward(graph: Graph) -> None:
 
 
 def _sources(graph: Graph) -> dict[int, list[int]]:
-    """Per unannotated tensor that only identities define, what they hand on."""
-    made = {tensor for node in graph.nodes if not node.is_identity for tensor in node.results}
+    """Per unannotated tensor that only identities define, the tensors that they pass on."""
+    computed = {tensor for node in graph.nodes if not node.is_identity for tensor in node.results}
     sources: dict[int, list[int]] = {}
     for node in graph.nodes:
         target = node.results[0] if node.is_identity else -1
-        if target >= 0 and target not in made and not graph.tensors[target].user and not node.kind.region_axes:
+        if target >= 0 and target not in computed and not graph.tensors[target].annotated and not node.kind.region_axes:
             sources.setdefault(target, []).append(node.operands[0])
     return sources
 
 
-def _alike(left: Sharding | None, right: Sharding | None) -> bool:
+def _equal_sums(left: Sharding | None, right: Sharding | None) -> bool:
     return (left.summed_axes if left else ()) == (right.summed_axes if right else ())
 
 
 def _backward(graph: Graph) -> None:
-    """Results all of whose readers are annotations of one kind: such an annotation speaks of what the op leaves."""
+    """Declares results that all readers annotate alike."""
     for node in reversed(graph.nodes):
         tensor = node.only_result
-        if node.is_identity or tensor < 0 or graph.tensors[tensor].user or graph.tensors[tensor].tied:
+        if node.is_identity or tensor < 0 or graph.tensors[tensor].annotated or graph.tensors[tensor].tied:
             continue
         wanted = _wanted_by_readers(graph, tensor)
-        if wanted is not None and _leaves(graph, node, wanted.summed_axes):
+        if wanted is not None and _may_leave(graph, node, wanted.summed_axes):
             _declare(graph, tensor, wanted)
 
 
 def _wanted_by_readers(graph: Graph, tensor: int) -> Sharding | None:
-    """The partial sum that all readers of a tensor declare it to be."""
+    """The partial sum that all readers of a tensor declare."""
     wanted: list[Sharding | None] = []
     for node in graph.users[tensor]:
         reader = graph.nodes[node]
         if tensor in reader.operands:
             wanted.append(graph.tensors[reader.results[0]].layout if reader.is_identity and not reader.kind.region_axes else None)
-    if not wanted or len(wanted) < graph.uses[tensor] or not all(_alike(wanted[0], other) for other in wanted):
+    if not wanted or len(wanted) < graph.uses[tensor] or not all(_equal_sums(wanted[0], layout) for layout in wanted):
         return None
     return wanted[0] if wanted[0] and wanted[0].summed_axes else None
 
 
-def _leaves(graph: Graph, node: Node, axes: Axes) -> bool:
+def _may_leave(graph: Graph, node: Node, axes: Axes) -> bool:
     """Whether the op could leave its result a sum over shards along `axes`."""
-    return any(loop.reduction == "sum" for loop in node.rule.loops) or bool(_passed_on(graph, node, axes))
+    return any(loop.reduction == "sum" for loop in node.rule.loops) or bool(_partial_operands(graph, node, axes))
 
 
 def _declare(graph: Graph, tensor: int, layout: Sharding) -> None:
-    known = graph.tensors[tensor]
-    declared = replace(layout, split_axes=known.split)
-    graph.describe(tensor, layout=declared, banned=known.banned | frozenset(layout.partial_axes))
+    tensor_before = graph.tensors[tensor]
+    declared = replace(layout, split_axes=tensor_before.split)
+    graph.describe(tensor, layout=declared, banned=tensor_before.banned | frozenset(layout.partial_axes))
 
 
 def _partial(graph: Graph, tensors: Iterable[int]) -> list[Axes]:
     return [graph.tensors[tensor].summed_axes if tensor >= 0 else () for tensor in tensors]
 
 
-def _kept(graph: Graph, node: Node) -> tuple[Axes, ...]:
-    """Per operand, the axes along which the op takes it partial, because its result is declared so."""
+def _passed_partial(graph: Graph, node: Node) -> tuple[Axes, ...]:
+    """Per operand, the axes along which the op takes it partial because its result is declared so."""
     tensor = node.only_result
     axes = graph.tensors[tensor].summed_axes if tensor >= 0 else ()
-    return _passed_on(graph, node, axes) if axes else ()
+    return _partial_operands(graph, node, axes) if axes else ()
 
 
-def _passed_on(graph: Graph, node: Node, axes: Axes) -> tuple[Axes, ...]:
-    """Per operand, the axes along which the op takes it partial to leave its result partial along `axes`; () if it cannot. What
-    joins a partial value, in a sum for one, is made one, on one device of each group."""
+def _partial_operands(graph: Graph, node: Node, axes: Axes) -> tuple[Axes, ...]:
+    """Per operand, the axes along which the op takes it partial to leave its result partial along `axes`; () if it cannot. A
+    value combined with a partial one, for example in a sum, becomes partial on one device of each group."""
     partial = _partial(graph, node.operands)
     if axes not in partial:
         return ()

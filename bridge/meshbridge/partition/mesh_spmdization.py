@@ -17,8 +17,8 @@ from meshbridge.decide.decisions import (
     FunctionDecisions,
     OpDecision,
     Shardings,
-    at_manual_edge,
-    free_part,
+    at_manual_boundary,
+    without_manual_axes,
 )
 from meshbridge.decide.read_annotations import STATEMENTS, decisions_from_annotations
 from meshbridge.dialect import build
@@ -154,7 +154,7 @@ class _FunctionPartitioner:
     def run(self, *, boundary: bool) -> None:
         types = function_type(self.function)
         ops = self.decisions.block.operations
-        arguments = [held or replicated(self.mesh, 0) for held in self.decisions.held]
+        arguments = [sharding or replicated(self.mesh, 0) for sharding in self.decisions.from_caller]
         if boundary:
             shapes = [shape_of(argument) for argument in self.block.arguments]
             arguments = [in_equal_shards(shape, self.mesh, held) for shape, held in zip(shapes, arguments, strict=True)]
@@ -378,7 +378,7 @@ class _FunctionPartitioner:
         self._define(op.results, decision.results)
 
     def _at_edge(self, sharding: Sharding, shape: Sequence[int], manual: frozenset[int]) -> Sharding:
-        return at_manual_edge(sharding, shape, self.at.mesh, manual)
+        return at_manual_boundary(sharding, shape, self.at.mesh, manual)
 
     @_HANDLERS.register(MANUAL)
     def _manual(self, op: ir.Operation, decision: OpDecision) -> None:
@@ -391,7 +391,7 @@ class _FunctionPartitioner:
             if operand in self.at.held:
                 sharding = self._at_edge(self.at.held[operand].sharding, self.at.global_shape(operand), manual)
                 op.operands[number] = operand = self._reshard(operand, sharding, op)
-                self.at.define(argument, free_part(sharding, manual))
+                self.at.define(argument, without_manual_axes(sharding, manual))
                 if argument.type != operand.type:
                     raise OpError(op, f"takes {argument.type}, but the annotation of its operand makes it {operand.type}")
         for constraint in [inner for inner in walk(op) if inner.name == "sdy.sharding_constraint"]:  # of scalars, in reducers
@@ -406,7 +406,8 @@ class _FunctionPartitioner:
         ]
         for index, target in enumerate(targets):
             if target is not None:
-                terminator.operands[index] = self._reshard(terminator.operands[index], free_part(target, manual), terminator)
+                inner = without_manual_axes(target, manual)
+                terminator.operands[index] = self._reshard(terminator.operands[index], inner, terminator)
         self.at.manual = outside
         yielded, emit = unwrap(op), Builder.before(op)
         for value, result, target in zip(yielded, op.results, targets, strict=True):

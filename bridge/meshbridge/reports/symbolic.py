@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from meshbridge.analysis.executions import executed, is_unknown_loop
 from meshbridge.cost.communication import communicating, wire_bytes_on
 from meshbridge.decide.decisions import Decisions
-from meshbridge.decide.transplant import UnlikeProgramError, transplanted, uneven_places
+from meshbridge.decide.transfer_decisions import ProgramMismatchError, transfer_decisions, uneven_values
 from meshbridge.dialect.attributes import integers, integers_attr
 from meshbridge.dialect.module_mesh import declared_meshes, find_mesh, is_partitioned, mesh_ops
 from meshbridge.dialect.ops import DEVICE_IDS, MANUAL_AXES
@@ -213,7 +213,7 @@ class _BasePlan:
         if clash := sorted(set(self.axes) & set(self.dims)):
             raise MeshError(f"error: '{clash[0]}' is a symbolic dimension and an axis of the mesh, expected different names")
         self.base = self.dims | self.axes
-        self.uneven = uneven_places(self.decisions)
+        self.uneven = uneven_values(self.decisions)
         self.unknown_loops = tuple(user_line(op.location) for op, _ in executed(module) if is_unknown_loop(op))
         self._rows: dict[Point, dict[FormulaRow, Fraction] | MeshError] = {}
 
@@ -248,9 +248,9 @@ class _BasePlan:
             if self.mesh != self.before:
                 renumber(module, self.before, self.mesh)
             _resize(module, self.mesh, dict(zip(self.axes, point[count:], strict=True)))
-        decisions = transplanted(self.decisions, module)
-        if not uneven_places(decisions) <= self.uneven:
-            raise UnlikeProgramError("error: shards are uneven at other sizes")
+        decisions = transfer_decisions(self.decisions, module)
+        if not uneven_values(decisions) <= self.uneven:
+            raise ProgramMismatchError("error: shards are uneven at other sizes")
         results: Known = {Decisions: decisions}
         run(self._stages("decided", "optimised"), module, known=results, verified="none")
         return _by_row(module)

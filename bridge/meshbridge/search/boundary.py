@@ -80,7 +80,7 @@ def boundary_of(graph: Graph, tensors: Sequence[Tensor], kept_alike: Sequence[tu
     """The boundary of a graph whose tensors are sharded as `tensors`, in equal shards and along whole axes. For each pair of an
     argument and a result in `kept_alike`, the result is sharded as the argument, or both as the user sharded one of them."""
     sides = ends(graph)
-    is_said = [[index < 0 or tensors[index].user for index in side] for side in sides]
+    is_said = [[index < 0 or tensors[index].annotated for index in side] for side in sides]
     arguments, results = ([_named(graph.mesh, tensors[index]) if index >= 0 else () for index in side] for side in sides)
     for argument, result in kept_alike:
         if min(sides[0][argument], sides[1][result]) < 0:
@@ -103,7 +103,7 @@ def sharded_as(partitioned: ir.Module, graph: Graph, tensors: Sequence[Tensor]) 
     kind = function_type(main)
     for indices, types, side in zip(ends(graph), (kind.inputs, kind.results), ("arg_attrs", "res_attrs"), strict=True):
         for index, type_, entry in zip(indices, types, entries(main, side), strict=True):
-            if index >= 0 and not resharded[index].user:
+            if index >= 0 and not resharded[index].annotated:
                 boundary = read_boundary(entry, ir.RankedTensorType(type_))
                 named = named_axes(mesh, even_split(boundary.shape, mesh, boundary.split))
                 resharded[index] = resharded[index].with_split(split_along(graph.mesh, named))

@@ -12,11 +12,11 @@ from typing import NamedTuple
 from meshbridge.decide.build_graph import identity_rule
 from meshbridge.decide.choice import Pricing
 from meshbridge.decide.decide import propagated
-from meshbridge.decide.dimension_classes import BATCH, HELD, NARROW, WIDE, Dimension, classes_of
+from meshbridge.decide.dimension_classes import BATCH, NARROW, STORED, WIDE, Dimension, classes_of
 from meshbridge.decide.fold_layers import fold_layers
 from meshbridge.decide.graph import Graph, Node, Tensor
-from meshbridge.decide.held import held, local_bytes
-from meshbridge.decide.refine import Refiner, moved
+from meshbridge.decide.liveness import lifetimes, local_bytes
+from meshbridge.decide.refine import Refiner, moved_tensor
 from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.mlir import ir, main_function
 from meshbridge.ir.sharding import Axes, Mesh
@@ -78,7 +78,7 @@ class FreeGraph:
                     is_open and not stays and is_worth
                     for is_open, stays, is_worth in zip(tensor.open, fixed, _worth_splitting(tensor), strict=True)
                 )
-                graph.describe(index, found=tensor.found | axes if is_searched else axes | data, open=may)
+                graph.describe(index, propagated_axes=tensor.propagated_axes | axes if is_searched else axes | data, open=may)
         _hand_on(graph, pairs)
         return cls(graph, *fold_layers(graph))
 
@@ -90,7 +90,7 @@ class FreeGraph:
     @property
     def is_annotated(self) -> bool:
         """Whether the user has annotated anything: then `folded` is split as the annotations propagate."""
-        return any(tensor.user for tensor in self.folded.tensors)
+        return any(tensor.annotated for tensor in self.folded.tensors)
 
     @cached_property
     def axes(self) -> list[int]:
@@ -140,7 +140,7 @@ class FreeGraph:
         for number, axes in along.items():
             size = self.mesh.group_size(axes)
             for tensor, dims in self._largest[number].items():
-                tensors[tensor] = moved(tensors[tensor], dims, axes, size) or tensors[tensor]
+                tensors[tensor] = moved_tensor(tensors[tensor], dims, axes, size) or tensors[tensor]
         return tensors
 
     def priced(self, tensors: Sequence[Tensor], pricing: Pricing, memory: float = 0.0) -> Refiner:
@@ -152,7 +152,7 @@ class FreeGraph:
         """The best plan that refinement reaches from these tensors."""
         refiner = self.priced(tensors, pricing, memory)
         refiner.run(WIDE, NARROW, BATCH)
-        refiner.run(NARROW, HELD, BATCH)
+        refiner.run(NARROW, STORED, BATCH)
         return refiner
 
     def refined_inside(self, tensors: Sequence[Tensor], pricing: Pricing) -> Refiner:
@@ -169,7 +169,7 @@ class FreeGraph:
 
     def _neighbours(self, tensors: Sequence[Tensor], pricing: Pricing, memory: float) -> Iterator[Neighbour]:
         folded = replace(self.folded, tensors=list(tensors))
-        for dimensions in classes_of(folded, (HELD, NARROW)):
+        for dimensions in classes_of(folded, (STORED, NARROW)):
             members = _by_tensor(dimensions)
             boundary_members = self._boundary.intersection(members)
             if not boundary_members:
@@ -180,7 +180,9 @@ class FreeGraph:
             )
             for axes in self._alternatives:
                 size = self.mesh.group_size(axes)
-                changed = {index: after for index, dims in members.items() if (after := moved(tensors[index], dims, axes, size))}
+                changed = {
+                    index: after for index, dims in members.items() if (after := moved_tensor(tensors[index], dims, axes, size))
+                }
                 if len(changed) == len(members) and any(after is not tensors[index] for index, after in changed.items()):
                     neighbour = [changed.get(index, tensor) for index, tensor in enumerate(tensors)]
                     yield Neighbour(self.priced(neighbour, pricing, memory).total, size_of_class, neighbour)
@@ -207,7 +209,7 @@ class FreeGraph:
             return []
         graph = replace(self.graph, tensors=self.unfolded(tensors))
         prices = [0.0] * len(tensors)
-        for index, tensor, part in zip(self.standing_for, graph.tensors, held(graph), strict=True):
+        for index, tensor, part in zip(self.standing_for, graph.tensors, lifetimes(graph), strict=True):
             prices[index] += price * (1.0 if tensor.boundary else part)
         return prices
 

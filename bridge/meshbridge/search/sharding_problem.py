@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from meshbridge.decide.choice import ROUNDING, Choice, EndPrices, Pricing, disjoint
 from meshbridge.decide.graph import Graph, Node, Tensor
 from meshbridge.decide.node_costs import KindCosts, costs_of_nodes
-from meshbridge.decide.refine import moved
+from meshbridge.decide.refine import moved_tensor
 from meshbridge.ir.sharding import Axes, Sharding, Split
 from meshbridge.ops.option import sharding_of
 from meshbridge.solver.problem import Numbers, Problem
@@ -103,7 +103,7 @@ class ShardingProblem:
             if result is None:
                 return None
             if axes != result.split[dim]:
-                result = moved(result, (dim,), axes, self.graph.mesh.group_size(axes))
+                result = moved_tensor(result, (dim,), axes, self.graph.mesh.group_size(axes))
         return result if result is not None and result.split == tuple(along) else None
 
     def _options(self, node: Node, kind: KindCosts) -> list[Choice]:
@@ -111,7 +111,7 @@ class ShardingProblem:
             return []
         cached = self._by_kind.get(id(kind))
         if cached is None:
-            op = self.pricing.op(kind.kind.rule, kind.kind.kept)
+            op = self.pricing.op(kind.kind.rule, kind.kind.unreduced)
             fixed = kind.kind.fixed_option
             cached = self._by_kind[id(kind)] = op.along(self._runs) if fixed is None else [op.choice(fixed)]
         return cached
@@ -195,7 +195,7 @@ class ShardingProblem:
         return self.graph.nodes[reader.node].kind.weight
 
     def _is_inside(self, reader: TensorReader) -> bool:
-        return reader.operand in self.graph.nodes[reader.node].kind.inside
+        return reader.operand in self.graph.nodes[reader.node].kind.loop_carried
 
     def _of_tensor(self, tensor: int) -> Numbers:
         forms = self._forms_of.get(tensor)
@@ -254,7 +254,7 @@ class ShardingProblem:
     def _slicing(self, index: int, tensor: Tensor, splits: Sequence[Split], needs: Sequence[Sharding]) -> Numbers:
         """The cost of slicing a tensor without communication, in the same layout; each op does so for itself."""
         kind, distinct = self._kinds[index], list(dict.fromkeys(needs))
-        rows = [[kind.cutting(tensor.with_split(split), need) for need in distinct] for split in splits]
+        rows = [[kind.slicing(tensor.with_split(split), need) for need in distinct] for split in splits]
         numbers = {need: number for number, need in enumerate(distinct)}
         return np.array(rows)[:, [numbers[need] for need in needs]]
 

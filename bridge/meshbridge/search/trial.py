@@ -9,7 +9,7 @@ from meshbridge.cost.communication import communication
 from meshbridge.cost.memory import memory
 from meshbridge.cost.step import predict
 from meshbridge.decide.graph import Graph
-from meshbridge.decide.open_inside import closes_inside
+from meshbridge.decide.relax_constraints import has_closed_constraints
 from meshbridge.decide.split_queries import has_scores
 from meshbridge.ir.mlir import MeshError, ir, main_function
 from meshbridge.partitioning import partition_module
@@ -36,7 +36,7 @@ def variants(options: Options, graph: Graph) -> tuple[PlanVariant, ...]:
     """Plan variants of the program, none of which is best for all boundaries."""
     plain = PlanVariant(link_prices=False), PlanVariant(hides=True)
     rings = ring_variants(options) if has_scores(graph) else ()
-    return *plain, *rings, *(open_variants(plain, options) if closes_inside(graph) else ())
+    return *plain, *rings, *(open_variants(plain, options) if has_closed_constraints(graph) else ())
 
 
 def attempt(

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import meshbridge
 from meshbridge import pipeline, plan_variants
 from meshbridge.decide.decide import propagated
-from meshbridge.decide.open_inside import closes_inside, open_inside
+from meshbridge.decide.relax_constraints import has_closed_constraints, relax_constraints
 from meshbridge.ir.mlir import context, find, ir
 from meshbridge.machines import machine
 from meshbridge.ops.rule import Interface
@@ -127,13 +127,13 @@ def test_what_is_written_stays(mesh: jax.sharding.Mesh) -> None:
         functions = [op for op in find(module.operation, ["func.func"]) if op.attributes["sym_name"].value == "main"]
         (graph,) = propagated(functions, module, Interface(), BYTES)
     before = list(graph.tensors)
-    assert closes_inside(graph)
-    assert open_inside(graph)
+    assert has_closed_constraints(graph)
+    assert relax_constraints(graph)
     changed = [(old, new) for old, new in zip(before, graph.tensors, strict=True) if old != new]
     assert changed
-    assert all(old.user and not old.boundary and new.written == old.written for old, new in changed)
-    assert not closes_inside(graph)
-    assert not open_inside(graph)
+    assert all(old.annotated and not old.boundary and new.written == old.written for old, new in changed)
+    assert not has_closed_constraints(graph)
+    assert not relax_constraints(graph)
 
 
 def test_there_is_no_such_plan_without_constraints(mesh: jax.sharding.Mesh) -> None:

@@ -1,4 +1,4 @@
-"""How long a device holds each tensor of a graph: what a byte of it counts where memory has a price."""
+"""The lifetime of each tensor of a graph, which weighs its bytes if memory has a price."""
 
 from __future__ import annotations
 
@@ -13,28 +13,27 @@ from meshbridge.ir.sharding import Mesh
 from meshbridge.ops.traits import Trait, has
 
 STEEPNESS = 8
-"""The power of what is held at a time that the time counts by: only what is held near the peak has to become less."""
+"""The exponent of the bytes alive at a place in the weight of that place: only memory near the peak has to shrink."""
 
 
 def local_bytes(tensor: Tensor, mesh: Mesh) -> float:
-    """Bytes of one device's shard, the largest one."""
+    """Bytes of the largest shard of a device."""
     sizes = [-(-size // mesh.group_size(axes)) for size, axes in zip(tensor.shape, tensor.split, strict=True)]
     return prod(sizes) * element_bytes(tensor.dtype)
 
 
-def held(graph: Graph) -> list[float]:
-    """Per tensor, the part of the program during which it is held, from 0 to 1: from the first node that mentions it to the last
-    one, each place weighed by what all devices hold there as the tensors are split now."""
+def lifetimes(graph: Graph) -> list[float]:
+    """Per tensor, the part of the program during which it is alive, from 0 to 1: from the first node that mentions it to the
+    last. Each node is weighed by the bytes of all tensors alive there, as they are split now."""
     spans = _spans(graph)
-    weights = _weights(graph, spans)
-    until = [0.0, *accumulate(weights)]
-    whole = until[-1] or 1.0
-    return [(until[end] - until[start]) / whole for start, end in spans]
+    starts = [0.0, *accumulate(_weights(graph, spans))]
+    total = starts[-1] or 1.0
+    return [(starts[end] - starts[start]) / total for start, end in spans]
 
 
 def _spans(graph: Graph) -> list[tuple[int, int]]:
-    """Per tensor, the places of the nodes from the first that mentions it to behind the last one. What its only reader computes
-    on the way has none, and what that is computed from is held for it."""
+    """Per tensor, the node numbers from the first that mentions it to after the last. A value that is fused into its only reader
+    has an empty span, and its operands live as long as the reader's result."""
     starts = [users[0] if users else 0 for users in graph.users]
     ends = [users[-1] + 1 if users else 0 for users in graph.users]
     for node in reversed(graph.nodes):
@@ -48,12 +47,12 @@ def _spans(graph: Graph) -> list[tuple[int, int]]:
 
 
 def _weights(graph: Graph, spans: Sequence[tuple[int, int]]) -> list[float]:
-    """Per node, how much its place counts."""
+    """The weight of each node."""
     sizes = {tensor: local_bytes(tensor, graph.mesh) for tensor in {*graph.tensors}}
     changes = [0.0] * (len(graph.nodes) + 1)
     for tensor, (start, end) in zip(graph.tensors, spans, strict=True):
         changes[start] += sizes[tensor]
         changes[end] -= sizes[tensor]
     alive = list(accumulate(changes[:-1]))
-    most = max(alive, default=0.0) or 1.0
-    return [(each / most) ** STEEPNESS for each in alive]
+    peak = max(alive, default=0.0) or 1.0
+    return [(size / peak) ** STEEPNESS for size in alive]

@@ -1,4 +1,4 @@
-"""Sharding options that a program comes with, as attributes of its ops."""
+"""Reads the sharding options that a program gives its ops as attributes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from meshbridge.ops.option import Option, is_legal
 from meshbridge.ops.rule import ShardingRule, loop_types
 
 
-def given_option(op: ir.Operation, rule: ShardingRule, mesh: Mesh) -> Option | None:
-    """The sharding option that the program gives an op. Raises OpError for one that its loops cannot take."""
+def option_attribute(op: ir.Operation, rule: ShardingRule, mesh: Mesh) -> Option | None:
+    """The sharding option that the program gives an op. Raises OpError for an option that is illegal for its loops."""
     if OPTION not in op.attributes:
         return None
     option = axis_array(op.attributes[OPTION])
@@ -21,13 +21,13 @@ def given_option(op: ir.Operation, rule: ShardingRule, mesh: Mesh) -> Option | N
         raise OpError(op, f"has a sharding option with axis {unknown[0]} of a mesh of {mesh.rank} axes")
     option += ((),) * (len(rule.loops) - len(option))  # the RFC leaves out empty lists at the end
     if not is_legal(rule, option, mesh):
-        found = f"has the sharding option {[list(axes) for axes in option]}, which its loops cannot take"
-        raise OpError(op, found, hint=f"its loops are {_loops_text(rule)}; an axis can split one loop")
+        message = f"has the sharding option {[list(axes) for axes in option]}, which its loops cannot take"
+        raise OpError(op, message, hint=f"its loops are {_loops_text(rule)}; an axis can split one loop")
     return option
 
 
 def _loops_text(rule: ShardingRule) -> str:
-    """`parallel 8, reduction_sum 16`, and which of them must be split evenly, or not at all."""
+    """The loops, such as `parallel 8, reduction_sum 16`, with their limits on splits."""
     texts = []
     for number, (kind, loop) in enumerate(zip(loop_types(rule), rule.loops, strict=True)):
         limit = " (not to be split)" if number in rule.whole else " (evenly)" if number in rule.merged_loops else ""

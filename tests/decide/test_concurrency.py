@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import meshbridge
 from meshbridge.cost.objective import HIDDEN, JOINED, objective
-from meshbridge.decide.beside import note_beside
+from meshbridge.decide.concurrency import note_concurrency
 from meshbridge.ir.mlir import context
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.machines.compile_target import CompileTarget
@@ -91,7 +91,7 @@ def test_early_and_late_tensors_of_a_step() -> None:
     module = formats.unpack(_exported(PartitionSpec(None, "a")), context()).module
     run(build(Options(emit="annotated")).until("legal").passes, module)
     graph = graph_of(module)
-    note_beside(graph, objective(CompileTarget.of("h100")), is_small=True)
+    note_concurrency(graph, objective(CompileTarget.of("h100")), is_small=True)
     square = [tensor for tensor in graph.tensors if tensor.shape == (WIDTH, WIDTH)]
     count = 2 * LAYERS
     parameters = [tensor for tensor in square if tensor.boundary and tensor.gathered.combined == count + 1]
@@ -132,7 +132,7 @@ def test_layers_of_a_loop_are_gathered_and_their_gradients_reduced_beside_produc
     module = formats.unpack(export.export(jax.jit(step, in_shardings=shardings))(*shapes), context()).module
     run(build(Options(emit="annotated")).until("legal").passes, module)
     graph = graph_of(module)
-    note_beside(graph, objective(CompileTarget.of("h100"), hides=True), is_small=False)
+    note_concurrency(graph, objective(CompileTarget.of("h100"), hides=True), is_small=False)
     products = [node for node in graph.nodes if node.rule.is_contraction]
     read = [graph.tensors[tensor] for node in products for tensor in node.operands if graph.tensors[tensor].shape == (WIDTH,) * 2]
     assert [tensor.gathered.part for tensor in read] == [HIDDEN] * 2, "forward and backward"
