@@ -15,7 +15,7 @@ from meshbridge.dialect import verifier
 from meshbridge.dialect.module_mesh import find_mesh, is_partitioned
 from meshbridge.ir.garbage import rare_collections
 from meshbridge.ir.mlir import MeshError, OpError, ir
-from meshbridge.ir.passes import Known
+from meshbridge.ir.passes import Analyses
 from meshbridge.lowering.replicas import find_replicas
 from meshbridge.machines.layout import place
 from meshbridge.pipeline import DEFAULTS, OnPass, OnStage, Options, Timing
@@ -58,14 +58,14 @@ def partition_module(
         _refuse_partitioned(module, options)
         stages = stages.starting_at("partitioned")
     timings: list[Timing] = []
-    known: Known = {}
+    analyses: Analyses = {}
     legal: ir.Module | None = None
     waiting = deque(stages.stages)
     began = time.perf_counter()
     while waiting:
         stage, stage_began = waiting.popleft(), time.perf_counter()
         verified = pipeline.VERIFIED.get(stage.name, "none") if waiting else "last"
-        timings += pipeline.run(stage.passes, module, verified=verified, known=known, on_pass=on_pass)
+        timings += pipeline.run(stage.passes, module, verified=verified, analyses=analyses, on_pass=on_pass)
         if legal is not None and stage.name == "optimised":
             fitting = fitting_plan(module, legal, options, timings, on_pass)
             if fitting is not None:

@@ -32,7 +32,7 @@ def registered_passes() -> dict[str, type[Pass]]:
 def passes_by_any_name() -> dict[str, type[Pass]]:
     """Every pass by its name and by those that LLVM has for it."""
     passes = registered_passes()
-    return {other: step for step in passes.values() for other in step.also} | passes
+    return {other: step for step in passes.values() for other in step.aliases} | passes
 
 
 _PASS = re.compile(r"\s*([\w-]+)\s*(?:\{([^{}]*)\})?\s*(?:,|$)")
@@ -78,7 +78,7 @@ def make_pass(name: str, options: str = "") -> Pass:
     for entry in options.split():
         option, equals, value = entry.partition("=")
         key = option.replace("-", "_")
-        key = step.also_options.get(key, key)
+        key = step.option_aliases.get(key, key)
         if equals and key in PARTS and _has_target(step):
             parts[key] = value
             continue

@@ -22,7 +22,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.garbage import rare_collections
 from meshbridge.ir.groups import Form, Spelling
 from meshbridge.ir.mlir import MeshError, ir
-from meshbridge.ir.passes import Known, Pass
+from meshbridge.ir.passes import Analyses, Pass
 from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge.legalize.legalize import Legalize
 from meshbridge.lowering.largest_as_floats import LargestAsFloats
@@ -308,23 +308,23 @@ def run(
     module: ir.Module,
     *,
     verified: Verify = "each",
-    known: Known | None = None,
+    analyses: Analyses | None = None,
     on_pass: OnPass | None = None,
 ) -> list[Timing]:
     """Runs `steps` in order, verifying after each, after the last or not at all; returns their timings.
 
-    `known` is what earlier passes of the run hand on.
+    `analyses` are those of earlier passes of the run.
 
-    Raises RuntimeError where a pass changes the module and leaves what is `known` of it as it was: it would be wrong.
+    Raises RuntimeError if a pass changes the module and keeps an analysis of it, which would be wrong.
     """
     timings: list[Timing] = []
-    known = {} if known is None else known
+    analyses = {} if analyses is None else analyses
     unverified = False
     for step in steps:
-        started, held = time.perf_counter(), dict(known)
-        changed = step.run_with(module, known) is not False
-        if changed and (stale := [kind.__name__ for kind in held if known.get(kind) is held[kind]]):
-            raise RuntimeError(f"{step.name} changes a program of which {', '.join(stale)} are known")
+        started, before = time.perf_counter(), dict(analyses)
+        changed = step.run_with(module, analyses) is not False
+        if changed and (stale := [kind.__name__ for kind in before if analyses.get(kind) is before[kind]]):
+            raise RuntimeError(f"{step.name} changes a program but keeps the analyses {', '.join(stale)}")
         done = time.perf_counter()
         unverified |= changed
         if unverified and (verified == "each" or (verified != "none" and step is steps[-1])):

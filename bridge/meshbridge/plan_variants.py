@@ -19,7 +19,7 @@ from meshbridge.decide.decisions import Decisions
 from meshbridge.ir import mlir
 from meshbridge.ir.errors import MemoryWarning
 from meshbridge.ir.mlir import MeshError, ir, main_function
-from meshbridge.ir.passes import Known
+from meshbridge.ir.passes import Analyses
 from meshbridge.machines.target import Target
 from meshbridge.pipeline import OnPass, Options, PlanVariant, Timing
 from meshbridge.read.formats import copy_module
@@ -178,12 +178,12 @@ def plan_in(
     """Partitions a legal `module` in place by one variant, to the form that the options name, and adds the time of each pass to
     `timings`. Returns False if the variant has no plan of its own, or one whose hash is among those `seen` of others; else adds
     the hash. Raises MeshError with a located diagnostic."""
-    known = Known()
+    analyses = Analyses()
     for stage in pipeline.build(options, variant).starting_at("legal").stages:
-        took = pipeline.run(stage.passes, module, verified="none", known=known, on_pass=on_pass)
+        took = pipeline.run(stage.passes, module, verified="none", analyses=analyses, on_pass=on_pass)
         if timings is not None:
             timings += took
-        if stage.name == "decided" and not known[Decisions].is_as_requested:
+        if stage.name == "decided" and not analyses[Decisions].is_as_requested:
             return False
         if stage.name == "partitioned" and seen is not None:
             if (plan := sha256(mlir.to_bytecode(module)).digest()) in seen:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from meshbridge.dialect.ops import MeshOp
 from meshbridge.dialect.renumber import renumber
 from meshbridge.ir.mlir import ir
-from meshbridge.ir.subaxes import cut
+from meshbridge.ir.subaxes import subdivide
 from tests.lowering.cases import OPERATIONS
 from tests.lowering.drawn_programs import PHASES, programs
 from tests.lowering.harness import run
@@ -20,7 +20,7 @@ def cut_axes(module: ir.Module) -> None:
     """Cuts every axis of every mesh that has a divisor, after its smallest one."""
     for mesh in [view.value for view in module.body.operations if isinstance(view, MeshOp)]:
         divisors = {axis: next((n for n in range(2, size) if size % n == 0), 1) for axis, size in enumerate(mesh.shape)}
-        finer = cut(mesh, {axis: [divisor] for axis, divisor in divisors.items()})
+        finer = subdivide(mesh, {axis: [divisor] for axis, divisor in divisors.items()})
         if finer != mesh:
             renumber(module, mesh, finer)
 

@@ -10,7 +10,7 @@ import pytest
 from meshbridge import pass_names, pipeline, resharding
 from meshbridge.decide.decisions import Decisions
 from meshbridge.ir.mlir import context, walk_all
-from meshbridge.ir.passes import Known
+from meshbridge.ir.passes import Analyses
 from meshbridge.ops import spmd
 from meshbridge.partition import mesh_spmdization
 from meshbridge.read import formats
@@ -29,9 +29,9 @@ DERIVATIONS: dict[object, tuple[str, ...]] = {
 def _derived(layers: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Counter[str], int]:
     """How often each derivation of partitioning ran on a model with so many layers, and the ops that came out."""
     module = formats.unpack(gpt(layers).export_for("cpu"), context()).module
-    known: Known = {}
-    pipeline.run(STAGES.until("decided").passes, module, known=known)
-    assert Decisions in known
+    analyses: Analyses = {}
+    pipeline.run(STAGES.until("decided").passes, module, analyses=analyses)
+    assert Decisions in analyses
     counts: Counter[str] = Counter()
 
     def counting(owner: object, name: str) -> None:
@@ -49,7 +49,7 @@ def _derived(layers: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Counter[str]
         for owner, names in DERIVATIONS.items():
             for name in names:
                 counting(owner, name)
-        pipeline.run((pass_names.make_pass("mesh-spmdization", "boundary=true"),), module, known=known)
+        pipeline.run((pass_names.make_pass("mesh-spmdization", "boundary=true"),), module, analyses=analyses)
     return counts, len(walk_all(module))
 
 

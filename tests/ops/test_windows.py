@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding
 
 import meshbridge
 from meshbridge.decide import choice
-from meshbridge.ir.sequences import members
+from meshbridge.ir.per_device import members
 from meshbridge.ops.reach import Covered, Reach
 from meshbridge.ops.rounds import MOST_SHIFTS, rounds
 from tests.operations import families

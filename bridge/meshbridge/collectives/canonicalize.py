@@ -30,7 +30,7 @@ class Canonicalize(Pass):
     """
 
     name: ClassVar[str] = "canonicalize"
-    also: ClassVar[tuple[str, ...]] = ("test-constant-fold", "test-single-fold")
+    aliases: ClassVar[tuple[str, ...]] = ("test-constant-fold", "test-single-fold")
 
     def run(self, module: ir.Module) -> None:
         _alternate(module, "canonicalize", partial(folds.simplify, merge=False))

@@ -26,8 +26,8 @@ from meshbridge.ir.elements import is_bytewise, type_bytes
 from meshbridge.ir.groups import Groups, lists_devices, lists_shifted, rotated, shifted
 from meshbridge.ir.mlir import find, ir, op_key
 from meshbridge.ir.passes import Pass, register
+from meshbridge.ir.per_device import entry
 from meshbridge.ir.rewrite import rewriting
-from meshbridge.ir.sequences import entry
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
 from meshbridge.machines.compile_target import BYTES_TARGET, CompileTarget
 from meshbridge.machines.layout import place

@@ -48,7 +48,7 @@ class TestMeshSimplifications(MeshSimplifications):
     """
 
     name: ClassVar[str] = "test-mesh-simplifications"
-    also: ClassVar[tuple[str, ...]] = ("test-grid-simplifications", "shard-simplify")
+    aliases: ClassVar[tuple[str, ...]] = ("test-grid-simplifications", "shard-simplify")
 
 
 def scatter(op: ir.Operation, rewriter: MeshRewriter) -> bool:

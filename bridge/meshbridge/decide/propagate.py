@@ -16,7 +16,7 @@ from meshbridge.decide.graph import Graph, Node, NodeKind, Tensor, across_region
 from meshbridge.decide.kind_choices import KindChoices
 from meshbridge.decide.required_subaxes import SubaxisSizes, required_subaxes
 from meshbridge.ir.sharding import Axes, Sharding, Split
-from meshbridge.ir.subaxes import cut
+from meshbridge.ir.subaxes import subdivide
 from meshbridge.ops.option import sharding_of
 
 TRAVERSALS = {
@@ -141,7 +141,7 @@ class Propagator:
 
     def _cut(self, cuts: SubaxisSizes) -> None:
         """Splits axes into sub-axes: earlier splits become splits along all parts, and from now on a part can be used alone."""
-        renumbered = self.graph.renumber(cut(self.graph.mesh, cuts))
+        renumbered = self.graph.renumber(subdivide(self.graph.mesh, cuts))
         self._hidden = {index: renumbered(tensor) for index, tensor in self._hidden.items()}
         self._memo.clear()
         self._choices.clear()

@@ -11,7 +11,7 @@ from meshbridge.decide.decide import decide
 from meshbridge.decide.decisions import Decisions
 from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.ir.mlir import MeshError, functions_to_partition, ir
-from meshbridge.ir.passes import Known, Pass, register
+from meshbridge.ir.passes import Analyses, Pass, register
 from meshbridge.machines.compile_target import BYTES_TARGET, CompileTarget
 from meshbridge.ops.rule import Interface
 
@@ -62,12 +62,12 @@ class ShardingRefinement(Pass):
     def run(self, module: ir.Module) -> None:
         annotate(self._decide(module))
 
-    def run_with(self, module: ir.Module, known: Known) -> None:
+    def run_with(self, module: ir.Module, analyses: Analyses) -> None:
         decisions = self._decide(module)
         if self.annotate:
             annotate(decisions)
         else:
-            known[Decisions] = decisions
+            analyses[Decisions] = decisions
 
     def _decide(self, module: ir.Module) -> Decisions:
         if self.moves < 0:

@@ -1,1 +1,1 @@
-"""What all stages share: the one door to `jaxlib.mlir`, building IR, meshes and shardings, source locations, what a pass is."""
+"""The shared base of all stages: access to `jaxlib.mlir`, IR building, meshes and shardings, source locations, passes."""

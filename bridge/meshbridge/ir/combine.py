@@ -1,8 +1,8 @@
-"""Reductions between devices in StableHLO, as the lowering of mesh collectives and resharding plans both write them.
+"""Reductions over devices in StableHLO, for the lowering of mesh collectives and for resharding plans.
 
-On `i1`, StableHLO's sum is "or" and its product is "and". A NaN that one device holds is everybody's maximum and minimum
-(`ordered.py`). What XLA's collectives cannot combine, devices exchange and combine themselves, in as many bytes. `average` is the
-sum divided by the number of devices; on integers the division truncates.
+On `i1`, StableHLO's sum is "or" and its product is "and". A NaN of one device is the maximum and minimum of all
+(`float_keys.py`). Devices exchange and combine themselves, in the same number of bytes, what XLA's collectives cannot combine.
+`average` is the sum divided by the number of devices; on integers the division truncates.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from math import prod
 from meshbridge.ir.builder import Builder, element_of, integer, shape_of, tensor
 from meshbridge.ir.elements import neutral
 from meshbridge.ir.exchange import COMBINERS, exchange_over
+from meshbridge.ir.float_keys import as_keys, from_keys, is_orderable
 from meshbridge.ir.groups import Attributes
 from meshbridge.ir.mlir import ir
-from meshbridge.ir.ordered import as_keys, from_keys, is_orderable
 
 GroupAttributes = Callable[..., Attributes]
-"""The attributes that say who takes part; `global_ids=False` for the operations that know no such flag."""
+"""The attributes of a collective's device groups; `global_ids=False` for operations without that flag."""
 
 _OF_BITS = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}
-"""What these mean on `i1`, in the words that XLA's collectives know there."""
+"""The meaning of these on `i1`, in the names of XLA's collectives."""
 
 
 def _combiner_of(kind: str, element: ir.Type) -> str:
-    """What combines two elements in a reduction of that kind, one of COMBINERS."""
+    """The operation, one of COMBINERS, that combines two elements in a reduction of that kind."""
     combiner = COMBINERS[kind]
     return _OF_BITS.get(combiner, combiner) if _is_bit(element) else combiner
 
 
 def is_native(kind: str, element: ir.Type) -> bool:
-    """Whether XLA's collectives can reduce so: their reductions are sum, product, max and min, and "and", "or" of bits."""
+    """Whether XLA's collectives have this reduction: sum, product, max and min, and "and", "or" of bits."""
     combiner = _combiner_of(kind, element)
     return combiner in ("and", "or") if _is_bit(element) else combiner not in ("and", "or", "xor")
 
@@ -58,8 +58,8 @@ def reduce_scatter(
     *,
     pieces_first: bool = False,
 ) -> ir.Value:
-    """Of the pieces of `value` along `dim`, one for each device of a group, this device's, reduced: by one collective after the
-    other, outer groups first, each over so many devices. With `pieces_first`, in the form that XLA:TPU keeps."""
+    """This device's piece of the reduced `value`, which is divided along `dim` into a piece for each device. Each stage is one
+    collective over its number of devices, outer groups first. `pieces_first`: uses the form that XLA:TPU keeps."""
     combiner = _combiner_of(kind, element_of(value))
     for count, groups in stages:
         piece = _piece(value, dim, count)
@@ -80,22 +80,22 @@ def _scattered(emit: Builder, value: ir.Value, dim: int, combiner: str, count: i
 
 
 def _pieces_first(emit: Builder, value: ir.Value, dim: int, piece: Sequence[int], count: int) -> ir.Value:
-    """The pieces one after the other, without a copy where nothing stands before `dim` and they are of whole tiles. Of parts of
-    tiles XLA would have the product that gives `value` read its operand in pieces, and hold what it would compute on the way.
-    Where something stands before `dim`, pieces are made matrices: of a mere transposition XLA makes a layout, in which the first
-    dimension is not the outermost."""
+    """Moves the pieces to the first dimension, without a copy if no dimension is before `dim` and the pieces are whole tiles. For
+    pieces that are parts of tiles, XLA would let the product that computes `value` read its operand in pieces, and store
+    intermediate values; a barrier prevents this. If a dimension is before `dim`, pieces become matrices: XLA turns a mere
+    transposition into a layout, in which the first dimension is not the outermost."""
     if prod(piece[:dim]) == 1:
         in_parts = len(piece) - 1 - dim == 1 and piece[dim] % TILE[1] > 0
         return emit.reshape(emit.barrier(value) if in_parts else value, [count, *piece[dim:]])
     split = emit.reshape(value, [*piece[:dim], count, *piece[dim:]])
-    first = emit.transpose(split, [dim, *range(dim), *range(dim + 1, len(piece) + 1)])
-    return emit.reshape(first, [count, prod(piece[:-1]), piece[-1]])
+    transposed = emit.transpose(split, [dim, *range(dim), *range(dim + 1, len(piece) + 1)])
+    return emit.reshape(transposed, [count, prod(piece[:-1]), piece[-1]])
 
 
 def _is_kept(piece: Sequence[int], dim: int) -> bool:
-    """Whether XLA:TPU (libtpu 0.0.42) makes no all-reduce of a reduce-scatter into such pieces along `dim`, of an even number of
-    tiles, or makes one of every form of it, into parts of a tile. Rows that tiles do not divide it pads, unless pieces are first:
-    of [2112, 4096] over 16 devices it sends 22.7 MB, of [16, 132, 4096] 16.2."""
+    """Whether XLA:TPU (libtpu 0.0.42) does not replace a reduce-scatter into such pieces along `dim`, of an even number of tiles,
+    by an all-reduce, or replaces every form of it, into parts of a tile. It pads rows that do not divide into tiles, unless
+    pieces come first: of [2112, 4096] over 16 devices it sends 22.7 MB, of [16, 132, 4096] 16.2."""
     inner, size = len(piece) - 1 - dim, piece[dim]
     if prod(piece[:dim]) == 1:
         return inner == 0 or (inner == 1 and size < TILE[1])
@@ -103,15 +103,15 @@ def _is_kept(piece: Sequence[int], dim: int) -> bool:
 
 
 def in_part_of_a_tile(value: ir.Value, dim: int, count: int) -> bool:
-    """Whether the pieces of `value`, so many along `dim`, are parts of a tile: of most reduce-scatters into such pieces XLA:TPU
-    makes an all-reduce, and copies around it."""
+    """Whether the `count` pieces of `value` along `dim` are parts of a tile: XLA:TPU replaces most reduce-scatters into such
+    pieces by an all-reduce with copies."""
     piece = _piece(value, dim, count)
     inner = len(piece) - 1 - dim
     return inner < 2 and piece[dim] < TILE[inner]
 
 
 TILE = (128, 8)
-"""The elements of a tile in the memory of a TPU along the last dimension, and along the one before."""
+"""The elements of a tile in TPU memory along the last dimension, and along the second to last."""
 
 
 def _exchanged(emit: Builder, value: ir.Value, dim: int, combiner: str, count: int, groups: GroupAttributes) -> ir.Value:
@@ -123,7 +123,7 @@ def _exchanged(emit: Builder, value: ir.Value, dim: int, combiner: str, count: i
 
 
 def _piece(value: ir.Value, dim: int, count: int) -> list[int]:
-    """The shape of a piece of `value`, of so many along `dim`."""
+    """The shape of one of `count` pieces of `value` along `dim`."""
     shape = shape_of(value)
     return [*shape[:dim], shape[dim] // count, *shape[dim + 1 :]]
 

@@ -1,4 +1,4 @@
-"""Devices that a collective of StableHLO lists, as positions on a mesh, and the axes along which its groups lie."""
+"""Device lists of StableHLO's collectives as positions on a mesh, and the mesh axes of their groups."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from meshbridge.ir.sharding import Axes, Mesh
 
 def device_table(listed: ir.Attribute) -> Numbers:
     """Device ids, one row for each group or pair."""
-    found = np.array(ir.DenseIntElementsAttr(listed))
-    return found.reshape(found.shape[0], -1) if found.size else np.zeros((0, 2), np.int64)
+    table = np.array(ir.DenseIntElementsAttr(listed))
+    return table.reshape(table.shape[0], -1) if table.size else np.zeros((0, 2), np.int64)
 
 
 def positions_of(devices: Numbers, mesh: Mesh) -> Numbers:
-    """The positions on the mesh, row by row, of devices of these ids."""
+    """The mesh positions of devices with these ids."""
     if not mesh.device_ids:
         return devices
     of_device = np.empty(mesh.size, np.int64)
     of_device[np.array(mesh.device_ids)] = np.arange(mesh.size)
-    found: Numbers = of_device[devices]
-    return found
+    positions: Numbers = of_device[devices]
+    return positions
 
 
 def group_positions(groups: ir.Attribute, mesh: Mesh) -> Numbers | None:
-    """The positions of the members of each group of `replica_groups`, one row for each; None for groups along axes that `mesh`
-    has not, for groups of different sizes, and for devices that it has not."""
+    """The positions of each group's members in `replica_groups`, one row per group; None for groups along unknown axes, for
+    groups of different sizes, and for unknown devices."""
     listed = device_table(groups) if isinstance(groups, ir.DenseElementsAttr) else read_groups(groups, mesh)
     if listed is None or (listed < 0).any() or (listed >= mesh.size).any():
         return None
@@ -36,7 +36,7 @@ def group_positions(groups: ir.Attribute, mesh: Mesh) -> Numbers | None:
 
 
 def axes_within(positions: Numbers, mesh: Mesh) -> Axes:
-    """The mesh axes along which the devices of a row differ, the one that changes slowest first."""
+    """The mesh axes along which the devices of a row differ, the slowest first."""
     if not positions.size:
         return ()
     coordinates = np.array(np.unravel_index(positions, mesh.shape))
@@ -46,8 +46,8 @@ def axes_within(positions: Numbers, mesh: Mesh) -> Axes:
 
 
 def axes_along(positions: Numbers, mesh: Mesh) -> Axes | None:
-    """The mesh axes of which these are the groups, outer first, members in their order; None where there are none such, as of
-    groups that divide an axis. Groups of one device lie along no axis."""
+    """The mesh axes of which these are the groups, outer first, members in order; None if there are none, for example if groups
+    divide an axis. Groups of one device have no axes."""
     axes = axes_within(positions, mesh)
     expected = groups_along(mesh, axis_digits(mesh, axes))
     if positions.shape != expected.shape:
@@ -57,14 +57,14 @@ def axes_along(positions: Numbers, mesh: Mesh) -> Axes | None:
 
 
 def rotation(pairs: ir.Attribute, mesh: Mesh) -> tuple[int, int] | None:
-    """The axis along which every device sends to the one that so many come after it, around the end, and how many; None for
-    `source_target_pairs` that do anything else."""
+    """The axis along which every device sends to the one that is a fixed offset after it, modulo the axis, and the offset; None
+    for other `source_target_pairs`."""
     listed = device_table(pairs)
     if len(listed) != mesh.size or (listed < 0).any() or (listed >= mesh.size).any():
         return None
     sources, targets = np.array(np.unravel_index(positions_of(listed, mesh), mesh.shape)).transpose(2, 0, 1)
     steps = (targets - sources) % np.array(mesh.shape)[:, None]
-    moved = [axis for axis in range(mesh.rank) if steps[axis].any()]
-    if len(moved) != 1 or (steps[moved[0]] != steps[moved[0], 0]).any():
+    changing = [axis for axis in range(mesh.rank) if steps[axis].any()]
+    if len(changing) != 1 or (steps[changing[0]] != steps[changing[0], 0]).any():
         return None
-    return moved[0], int(steps[moved[0], 0])
+    return changing[0], int(steps[changing[0], 0])

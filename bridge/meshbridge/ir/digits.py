@@ -1,6 +1,6 @@
-"""The digits of a device's row-major number in its mesh: a mesh axis is one, and so is each factor of its size.
+"""The digits of a device's row-major number in its mesh: one per mesh axis, or per factor of an axis's size.
 
-Whatever depends on where a device stands follows from digits: its coordinates, its group, its number in the group.
+A device's coordinates, its group and its number in the group are computed from digits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Number = TypeVar("Number", int, Numbers)
 class Digit(NamedTuple):
     """One factor of a mesh axis: the device with row-major number `d` has the value `d // stride % radix`.
 
-    A tuple, since plans compare and hash digits half a million times on a model.
+    A tuple, since plans compare and hash digits half a million times per model.
     """
 
     axis: int
@@ -28,12 +28,12 @@ class Digit(NamedTuple):
     stride: int
 
     def of(self, device: Number) -> Number:
-        """The digit's value on the device with that row-major number, or on each of an array of them."""
+        """The digit's value on the device with that row-major number, or on each device of an array."""
         return device // self.stride % self.radix
 
 
 Digits = tuple[Digit, ...]
-"""Digits from outer to inner: together they number the devices of a group."""
+"""Digits from outer to inner: they number the devices of a group."""
 
 
 def group_size(digits: Digits) -> int:
@@ -42,22 +42,23 @@ def group_size(digits: Digits) -> int:
 
 
 def divided(digits: Digits, inner: int) -> tuple[Digits, Digits]:
-    """`digits` as outer ones, and the inner ones of groups of `inner` devices; no outer ones where none end or divide there."""
+    """Splits `digits` into outer ones and the inner ones of groups of `inner` devices; without outer ones if no digit can be
+    split there."""
     outer, within = list(digits), list[Digit]()
     while inner > 1:
         if not outer or gcd(outer[-1].radix, inner) not in (outer[-1].radix, inner):
             return (), digits
         axis, radix, stride = outer.pop()
-        taken = min(radix, inner)
-        within.insert(0, Digit(axis, taken, stride))
-        if taken < radix:
-            outer.append(Digit(axis, radix // taken, stride * taken))
-        inner //= taken
+        part = min(radix, inner)
+        within.insert(0, Digit(axis, part, stride))
+        if part < radix:
+            outer.append(Digit(axis, radix // part, stride * part))
+        inner //= part
     return tuple(outer), tuple(within)
 
 
 def group_index(digits: Digits, device: Number) -> Number:
-    """The number of `device`, or of each of an array of them, in its group along `digits`."""
+    """The number of `device`, or of each device of an array, in its group along `digits`."""
     index = device * 0
     for digit in digits:
         index = index * digit.radix + digit.of(device)
@@ -65,65 +66,65 @@ def group_index(digits: Digits, device: Number) -> Number:
 
 
 def numbered(digits: Digits) -> dict[int, Digit]:
-    """By axis, the digits of the devices that whole axes make up on their own, numbered along `digits`."""
+    """By axis, the digits of a mesh of these axes alone, numbered along `digits`."""
     return {digit.axis: Digit(digit.axis, digit.radix, group_size(digits[i + 1 :])) for i, digit in enumerate(digits)}
 
 
 def primes(number: int) -> list[int]:
     """The prime factors of a number, smallest first."""
-    found, factor = [], 2
+    factors, factor = [], 2
     while factor * factor <= number:
         while number % factor == 0:
-            found.append(factor)
+            factors.append(factor)
             number //= factor
         factor += 1
-    return [*found, number] if number > 1 else found
+    return [*factors, number] if number > 1 else factors
 
 
 @lru_cache(maxsize=256)
 def prime_digits(mesh: Mesh) -> Digits:
-    """All axes of the mesh in digits of prime radix, outer to inner: no division of the axes is finer."""
+    """All axes of the mesh in digits of prime radix, outer to inner: the finest division."""
     stride = mesh.size
-    found = []
+    digits = []
     for axis, size in enumerate(mesh.shape):
         for radix in primes(size):
             stride //= radix
-            found.append(Digit(axis, radix, stride))
-    return tuple(found)
+            digits.append(Digit(axis, radix, stride))
+    return tuple(digits)
 
 
 def in_parts(digits: Digits, parts: Digits) -> Digits | None:
-    """`digits` in terms of `parts`, outer to inner; None where one of them ends within a part."""
-    found: list[Digit] = []
+    """`digits` in terms of `parts`, outer to inner; None if a digit ends within a part."""
+    divided_digits: list[Digit] = []
     for digit in digits:
         inside = [
             part for part in parts if digit.stride <= part.stride and part.stride * part.radix <= digit.stride * digit.radix
         ]
         if group_size(tuple(inside)) != digit.radix:
             return None
-        found += sorted(inside, key=lambda part: -part.stride)
-    return tuple(found)
+        divided_digits += sorted(inside, key=lambda part: -part.stride)
+    return tuple(divided_digits)
 
 
 @lru_cache(maxsize=256)
 def line_digits(mesh: Mesh) -> Digits | None:
-    """For each of `prime_digits`, the digit of a device's logical number that has the same value: the same one where devices are
-    in row-major order, one of another stride where their order transposes digits. None for any other order of devices."""
+    """For each of `prime_digits`, the digit of a device's logical number with the same value: the same digit if devices are in
+    row-major order, one of another stride if their order transposes digits. None for other device orders."""
     primes = prime_digits(mesh)
     if not mesh.device_ids:
         return primes
     ids = np.array(mesh.device_ids, np.int64)
-    found = tuple(Digit(digit.axis, digit.radix, int(ids[digit.stride])) for digit in primes)
+    logical = tuple(Digit(digit.axis, digit.radix, int(ids[digit.stride])) for digit in primes)
     inner = 1
-    for digit in sorted(found, key=lambda digit: digit.stride):
+    for digit in sorted(logical, key=lambda digit: digit.stride):
         if digit.stride != inner:
             return None
         inner *= digit.radix
-    return found if np.array_equal(groups_along(mesh, found).ravel(), ids) else None
+    return logical if np.array_equal(groups_along(mesh, logical).ravel(), ids) else None
 
 
 def logical_digits(mesh: Mesh, digits: Digits) -> Digits | None:
-    """`digits`, which say where a device stands in the mesh, as digits of its logical number; None where it has none for them."""
+    """`digits` of a device's mesh position as digits of its logical number; None if there are none."""
     if not mesh.device_ids:
         return digits
     line, parts = line_digits(mesh), in_parts(digits, prime_digits(mesh))
@@ -134,8 +135,8 @@ def logical_digits(mesh: Mesh, digits: Digits) -> Digits | None:
 
 
 def axes_of(mesh: Mesh, logical: Digits) -> Axes | None:
-    """The axes along which the devices of a group differ, outer to inner, whose digits of logical numbers are `logical`; None for
-    a device order that is not one of transposed digits."""
+    """The axes along which the devices of a group differ, outer to inner, given the digits of logical numbers; None for a device
+    order that does not transpose digits."""
     if (line := line_digits(mesh)) is None:
         return None
     ordered = sorted(line, key=lambda part: -part.stride)
@@ -155,7 +156,8 @@ def axis_digits(mesh: Mesh, axes: Axes) -> Digits:
 
 
 def whole_axes(mesh: Mesh, digits: Digits) -> Axes | None:
-    """The mesh axes that `digits` spell, outer to inner, or None where a digit is a proper factor that nothing completes."""
+    """The mesh axes that `digits` form, outer to inner; None if a digit is a proper factor of an axis without the other
+    factors."""
     axes: list[int] = []
     expected: tuple[int, int] | None = None  # axis and stride*radix of the digit that must come next
     for digit in digits:
@@ -177,8 +179,8 @@ def groups_along(mesh: Mesh, digits: Digits) -> Numbers:
     No digits mean groups of one device each.
     """
     devices = np.arange(mesh.size)
-    first = devices[np.all([digit.of(devices) == 0 for digit in digits], axis=0)] if digits else devices
+    first_members = devices[np.all([digit.of(devices) == 0 for digit in digits], axis=0)] if digits else devices
     offsets = np.zeros(1, np.int64)
     for digit in digits:
         offsets = (offsets[:, None] + np.arange(digit.radix) * digit.stride).ravel()
-    return first[:, None] + offsets
+    return first_members[:, None] + offsets

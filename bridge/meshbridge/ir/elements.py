@@ -1,4 +1,4 @@
-"""What is known of element types: names in numpy, size, the element that a reduction ignores; and so the sizes of tensors."""
+"""Element types: their numpy names, sizes and neutral elements, and the sizes of tensors."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ DTYPES = {
 
 @lru_cache(maxsize=256)
 def element_bytes(dtype: str) -> float:
-    """Bytes of one element of an MLIR element type, as it travels: whole bytes, two elements of 4 bits in one (those of 2 bits
-    travel as bytes, see `lowering/narrow.py`).
+    """Bytes of one element of an MLIR element type in communication: whole bytes, but two 4-bit elements share one (2-bit
+    elements are sent as bytes, see `lowering/narrow.py`).
 
     Raises MeshError for a type without a size.
     """
-    if found := _COMPLEX.fullmatch(dtype):
-        return 2 * element_bytes(found.group(1))
+    if match := _COMPLEX.fullmatch(dtype):
+        return 2 * element_bytes(match.group(1))
     if dtype == "index":
         return 8.0
     width = re.match(r"(?:ui|si|i|bf|tf|f)(\d+)", dtype)
@@ -52,7 +52,7 @@ def element_bytes(dtype: str) -> float:
 
 
 def is_bytewise(type_: ir.Type) -> bool:
-    """Whether elements take whole bytes. XLA packs smaller ones, and not alike in every collective."""
+    """Whether elements have whole bytes. XLA packs smaller ones, differently in different collectives."""
     return element_bytes(str(ir.RankedTensorType(type_).element_type)) >= 1
 
 
@@ -63,7 +63,7 @@ def type_bytes(type_: ir.Type) -> float:
 
 
 def tensor_bytes(value: ir.Value) -> float:
-    """Bytes of a ranked tensor of static shape; 0 for anything else (tokens, sharding values, sizes that only a run knows)."""
+    """Bytes of a ranked tensor of static shape; 0 for other values (tokens, shardings, dynamic shapes)."""
     if not isinstance(value.type, ir.RankedTensorType) or not ir.RankedTensorType(value.type).has_static_shape:
         return 0.0
     return type_bytes(value.type)
@@ -77,11 +77,11 @@ def resized(tensor: ir.RankedTensorType, dim: int, *, multiply: int = 1, divide:
 
 
 WITHOUT_NEUTRAL = ("average", "generic")
-"""Kinds of reductions that ignore no element: a zero counts in an average."""
+"""Kinds of reductions without a neutral element: a zero counts in an average."""
 
 
 def neutral(kind: str, element: ir.Type) -> float | int:
-    """The element that a reduction of `kind`, none of WITHOUT_NEUTRAL, ignores, for an element type."""
+    """The neutral element of a reduction of `kind`, none of WITHOUT_NEUTRAL, for an element type."""
     if kind in ("max", "min"):
         return _extreme(element, lowest=kind == "max")
     if kind == "bitwise_and":

@@ -1,6 +1,6 @@
-"""Errors and warnings that users see. Nothing large is imported here, so that a command can fail before it has loaded anything.
+"""Errors and warnings for users. This module imports nothing large, so that a command can fail before it loads anything.
 
-The text of each is `visible`: it names what the user's program names, in any characters.
+Each text is `visible`: it shows the names of the user's program in any characters.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from meshbridge.text import visible
 
 
 class MeshError(ValueError):
-    """Something the user can repair: in the program, its shardings, or the command line. Its text is the diagnostic."""
+    """An error that the user can fix: in the program, its shardings, or the command line. Its text is the diagnostic."""
 
     def __str__(self) -> str:
         return visible(super().__str__())
@@ -20,12 +20,12 @@ class ParseError(MeshError):
 
 
 class ShardingWarning(UserWarning):
-    """What is right, and perhaps not what was meant: annotations that contradict each other and how they are taken, what is
-    dropped, and what is gathered where passes are left out. Its text is the diagnostic."""
+    """A program that is right, but perhaps not as intended: contradicting annotations, dropped annotations, or gathers because
+    passes are left out. Its text is the diagnostic."""
 
     def __str__(self) -> str:
         return visible(super().__str__())
 
 
 class MemoryWarning(ShardingWarning):
-    """A plan that needs more memory than a device of the machine has, and by how much. Its text is the diagnostic."""
+    """A plan that needs more memory than a device of the machine has. Its text is the diagnostic."""

@@ -1,4 +1,4 @@
-"""Collectives of StableHLO that the lowering of mesh collectives and resharding plans both write."""
+"""StableHLO all-to-alls, for the lowering of mesh collectives and for resharding plans."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ COMBINERS = {
     "bitwise_or": "or",
     "bitwise_xor": "xor",
 }
-"""Reduction kind to the StableHLO operation that combines two elements. `generic` has no body to lower."""
+"""By reduction kind, the StableHLO operation that combines two elements. `generic` has no body to lower."""
 
 
 JOINED = 16
-"""Of how many pieces at most what is received is joined by a concatenation, whose operands they are: programs are not to grow
-with devices. Measured with 4 pieces, and 16 in llama32_scan_fsdp_tp of `testdata/realistic`; not beyond."""
+"""The most received pieces that a concatenation joins; they are its operands, and programs should not grow with devices. Measured
+with 4 pieces, and 16 in llama32_scan_fsdp_tp of `testdata/realistic`; not with more."""
 
 
 def exchange_over(
     emit: Builder, value: ir.Value, split: int, concat: int, count: int, groups: dict[str, ir.Attribute], *, tiles: bool = False
 ) -> ir.Value:
-    """`stablehlo.all_to_all` between groups of `count` devices, which the attributes `groups` name.
+    """`stablehlo.all_to_all` between groups of `count` devices, given by the attributes `groups`.
 
-    Where values lie in `tiles` of their last two dimensions, pieces are joined by a concatenation that come from a first
-    dimension, or follow one another along the last: XLA:TPU brings them in order in one pass then, else in up to two.
+    If values are stored in `tiles` of their last two dimensions, a concatenation joins pieces that come from a first dimension,
+    or follow each other along the last: XLA:TPU then orders them in one pass, instead of up to two.
     """
     whole = shape_of(value)
     if tiles and split < concat and (split == 0 or concat == len(whole) - 1) and count <= JOINED:
@@ -41,26 +41,26 @@ def exchange_over(
         return emit.concatenate([emit.slice(rows, 0, number * size, size) for number in range(count)], concat)
     if is_assembled(value):
         value = emit.barrier(value)
-    if split > concat:  # pieces that are a dimension of their own XLA files without another copy of the shard
+    if split > concat:  # if pieces are a dimension of their own, XLA needs no further copy of the shard
         value = emit.reshape(value, [*whole[:split], count, whole[split] // count, *whole[split + 1 :]])
     shape = shape_of(value)
-    for each in (shape, whole):
-        each[split] //= count
-        each[concat] *= count
+    for sizes in (shape, whole):
+        sizes[split] //= count
+        sizes[concat] *= count
     attrs = {"split_dimension": integer(split), "concat_dimension": integer(concat), "split_count": integer(count)}
     return emit.reshape(emit.value("all_to_all", tensor(shape, element_of(value)), [value], attrs | groups), whole)
 
 
 def in_rows(emit: Builder, value: ir.Value, count: int) -> ir.Value:
     """The elements of `value` in `count` rows, the last ones padded. An all-to-all of rows gives each member of a group a piece
-    of every value, a row for each; another one brings pieces together. Both do what a permute does."""
+    of every value, one row each; another one collects pieces. Together they replace a permute."""
     total = prod(shape_of(value))
     flat = emit.pad_along(emit.reshape(value, [total]), 0, 0, 0, -total % count)
     return emit.reshape(flat, [count, -(-total // count)])
 
 
 def out_of_rows(emit: Builder, rows: ir.Value, shape: Shape) -> ir.Value:
-    """The value of `shape` that `in_rows` has made `rows` of."""
+    """The value of `shape` from which `in_rows` made `rows`."""
     flat = emit.reshape(rows, [prod(shape_of(rows))])
     return emit.reshape(emit.slice(flat, 0, 0, prod(shape)), shape)
 
@@ -69,6 +69,6 @@ _REARRANGING = frozenset(("stablehlo.reshape", "stablehlo.transpose", "stablehlo
 
 
 def is_assembled(value: ir.Value) -> bool:
-    """Whether `value` is padded or put together, and rearranged at most: XLA would send the parts, not pieces of the result,
-    and refuse them where it has chosen other orders in memory for them."""
+    """Whether `value` is padded or concatenated, and at most rearranged afterwards: XLA would send the parts instead of pieces of
+    the result, and refuse them if it has chosen other layouts for them."""
     return defining_name(look_through(value, _REARRANGING)) in ("stablehlo.pad", "stablehlo.concatenate")

@@ -1,9 +1,9 @@
 """Device groups as XLA reads them: replica groups, source-target pairs and channel handles.
 
 A device's number in a group is its *logical* number: its position in XLA's device assignment, `partition_id` in the exported form
-and `replica_id` in the local one. `Mesh.device_ids` holds those same numbers, as `sdy.mesh`'s `device_ids` do: the device at
-row-major position p of the mesh is logical device `device_ids[p]`. Which hardware a logical device is, the device assignment
-alone decides, in both forms: `jax.jit` takes it from the devices of its mesh, a PJRT client from CompileOptions.
+and `replica_id` in the local one. `Mesh.device_ids` has these numbers, like `sdy.mesh`'s `device_ids`: the device at row-major
+position p of the mesh is logical device `device_ids[p]`. The device assignment alone maps logical devices to hardware, in both
+forms: `jax.jit` takes it from the devices of its mesh, a PJRT client from CompileOptions.
 """
 
 from __future__ import annotations
@@ -27,55 +27,55 @@ Spelling = Literal["auto", "dense", "mesh-axes"]
 Attributes = dict[str, ir.Attribute]
 
 Steps = Numbers | Sequence[tuple[int, int]]
-"""Rows of two. Moves within a group, from member to member; each member is the source of one at most, and the target of one."""
+"""Rows of source and target: members of a group that send to each other. Each member occurs once at most in each column."""
 
 
 DENSE_DEVICES = 64
-"""Up to as many devices `auto` lists them: a list is 16 characters a device, axes 200 to 1,000 characters. A training step of 205
+"""`auto` lists at most this many devices: a list has 16 characters a device, axes 200 to 1,000 characters. A training step of 205
 collectives has 243 KB of text on 8 devices; lists of 64 add 205 KB, of 65,536 devices 200 MB, and axes of 65,536 160 KB."""
 
 
 LISTED_DEVICES = 256
-"""Up to as many devices permutes list them, in 32 characters a device, where all-to-alls can name axes instead, which send about
-twice the bytes. A step of 10,000 ops on 1,024 devices has 280 permutes, lists of which are 9 of its 11 MB of text; without, it
-sends 0.07 % more. On 256 devices lists are an eighth of the text of such a step."""
+"""Permutes list at most this many devices, in 32 characters each, if all-to-alls can name axes instead, which send about twice
+the bytes. A step of 10,000 ops on 1,024 devices has 280 permutes, whose lists are 9 of its 11 MB of text; without lists, it sends
+0.07 % more. On 256 devices lists are an eighth of the text of such a step."""
 
 SHIFTED_DEVICES = 8192
-"""The same for shifts: what a permute sends to a neighbour, all-to-alls send across the whole axis, and a program has few. A list
-of 8,192 devices is 260 KB."""
+"""The same for shifts: a permute sends to a neighbour, all-to-alls send across the whole axis, and a program has few. A list of
+8,192 devices is 260 KB."""
 
 
 def rotated(count: int, offset: int) -> Numbers:
-    """The steps in which each member of a group of `count` sends to the member that many after it, modulo `count`."""
+    """The steps in which each member of a group of `count` sends to the member `offset` after it, modulo `count`."""
     members = np.arange(count)
     return np.stack([members, (members + offset) % count], axis=1)
 
 
 def shifted(count: int, offset: int) -> Numbers:
-    """The same, without those that wrap around."""
+    """The steps of `rotated` without those that wrap around."""
     members = np.arange(max(0, -offset), min(count, count - offset))
     return np.stack([members, members + offset], axis=1)
 
 
 KNOWS_MESH_AXES = hasattr(stablehlo, "ReplicaGroupMeshAxesAttr")
-"""Whether this jaxlib can write device groups by mesh axes."""
+"""Whether this jaxlib can express device groups by mesh axes."""
 
 
 @dataclass(frozen=True)
 class Forms:
-    """What a machine's compiler keeps: of other forms it makes collectives of more bytes."""
+    """The forms of collectives that a machine's compiler keeps: it replaces others by collectives of more bytes."""
 
     inner: Mapping[str, int] = field(default_factory=dict)
-    "Over how many devices the inner one of two collectives goes that amount to one over all devices, by StableHLO's names."
+    "By StableHLO name, the number of devices of the inner one of two collectives that together replace one over all devices."
     least: float = 0.0
-    "Of how many bytes those that are written in two are at least."
+    "The least bytes of collectives that are divided into two."
     tiles: bool = False
-    """Whether values lie in tiles of their last two dimensions. A reduce-scatter is one along a first dimension of pieces then,
-    unless they are of whole tiles, what a reshape divides is gathered before it, and what all-to-alls bring is joined by
-    concatenations."""
+    """Whether values are stored in tiles of their last two dimensions. Then a reduce-scatter runs along a first dimension of
+    pieces, unless these are whole tiles, a value is gathered before a reshape divides it, and concatenations join the results of
+    all-to-alls."""
 
     def stages(self, kind: str, mesh: Mesh, digits: Digits, size: float) -> tuple[Digits, ...]:
-        """The digits of the groups of each, outer ones first, of a collective of `size` bytes."""
+        """The digits of each stage's groups, outer ones first, of a collective of `size` bytes."""
         if size < self.least or group_size(digits) < mesh.size or kind not in self.inner:
             return (digits,)
         return tuple(stage for stage in divided(digits, self.inner[kind]) if stage)
@@ -83,7 +83,7 @@ class Forms:
 
 @dataclass
 class Groups:
-    """Writes the groups of one module; equal ones once.
+    """Creates the group attributes of one module; equal ones once.
 
     `exported`: devices are SPMD partitions; collectives need a channel and global device ids, as jax.shard_map writes them.
     `local`: devices are replicas; without a channel StableHLO's process groups are cross-replica.
@@ -102,7 +102,7 @@ class Groups:
         return self.spelling == "dense" or lists_shifted(mesh)
 
     def collective(self, mesh: Mesh, digits: Digits, *, global_ids: bool = True) -> Attributes:
-        """The attributes that say who takes part. `global_ids` False for the operations that know no such flag."""
+        """The group attributes of a collective. `global_ids` False for operations without that flag."""
 
         def groups() -> ir.Attribute:
             return self._replica_groups(mesh, logical_digits(mesh, digits), lambda: self.devices(mesh, digits))
@@ -113,14 +113,14 @@ class Groups:
         return attrs
 
     def moves(self, mesh: Mesh, digits: Digits, steps: Steps) -> Attributes:
-        """The attributes of a collective_permute that takes the same steps in every group."""
+        """The attributes of a collective_permute with the same steps in every group."""
 
         def pairs() -> ir.Attribute:
             groups = self.devices(mesh, digits)
-            return _pairs(groups[:, moved[:, 0]], groups[:, moved[:, 1]])
+            return _pairs(groups[:, members[:, 0]], groups[:, members[:, 1]])
 
-        moved = np.asarray(steps, np.int64)
-        return self._with_channel("source_target_pairs", self._once((mesh.name, digits, moved.tobytes()), pairs))
+        members = np.asarray(steps, np.int64)
+        return self._with_channel("source_target_pairs", self._once((mesh.name, digits, members.tobytes()), pairs))
 
     def relabelling(self, mesh: Mesh, sources: Digits, targets: Digits) -> Attributes:
         """The attributes of a collective_permute from member L along `sources` to member L along `targets`, the same digits."""
@@ -146,21 +146,21 @@ class Groups:
     def devices(self, mesh: Mesh, digits: Digits) -> Numbers:
         """Logical devices, one row for each group along `digits`, in group order."""
         key = (mesh.name, digits)
-        if (found := self._devices.get(key)) is None:
-            found = self._devices[key] = logical_numbers(mesh, groups_along(mesh, digits))
-        return found
+        if (devices := self._devices.get(key)) is None:
+            devices = self._devices[key] = logical_numbers(mesh, groups_along(mesh, digits))
+        return devices
 
     def respelled(self, mesh: Mesh, attr: ir.Attribute) -> ir.Attribute:
-        """`replica_groups` that name axes of any mesh as `spelling` has them: they stand beside others that do. Itself where it
-        lists devices, or names axes of an unknown mesh."""
+        """`replica_groups` that name axes of any mesh, in this object's `spelling`. Unchanged if they list devices, or name axes
+        of an unknown mesh."""
         if isinstance(attr, ir.DenseElementsAttr) or (digits := read_digits(attr, mesh)) is None:
             return attr
         return self._once((attr,), lambda: self._replica_groups(mesh, digits, lambda: groups_along(mesh, digits)))
 
     def _once(self, key: tuple[Hashable, ...], write: Callable[[], ir.Attribute]) -> ir.Attribute:
-        if (found := self._written.get(key)) is None:
-            found = self._written[key] = write()
-        return found
+        if (attribute := self._written.get(key)) is None:
+            attribute = self._written[key] = write()
+        return attribute
 
     def _with_channel(self, name: str, attr: ir.Attribute) -> Attributes:
         if self.form == "local":
@@ -168,11 +168,11 @@ class Groups:
         return {name: attr, "channel_handle": self.channel()}
 
     def channel(self) -> ir.Attribute:
-        """The channel that makes device numbers those of partitions."""
+        """The channel that makes device numbers partition numbers."""
         return self._once(("channel",), _channel)
 
     def _replica_groups(self, mesh: Mesh, logical: Digits | None, listed: Callable[[], Numbers]) -> ir.Attribute:
-        """`replica_groups` as `spelling` has them; dense where no axes name those digits of logical numbers."""
+        """`replica_groups` in this object's `spelling`; dense if no axes correspond to those digits of logical numbers."""
         by_axes = self.spelling == "mesh-axes" or (self.spelling == "auto" and KNOWS_MESH_AXES and mesh.size > DENSE_DEVICES)
         named = _by_axes(mesh, logical) if by_axes and logical is not None and is_nameable(mesh) else None
         return dense(listed()) if named is None else named
@@ -192,24 +192,24 @@ def _pairs(sources: Numbers, targets: Numbers) -> ir.Attribute:
 
 
 def _channel() -> ir.Attribute:
-    """One number for all collectives, so that equal ones stay equal to CSE; JAX does the same. Type 1: between devices."""
+    """One channel for all collectives, so that CSE finds equal ones; JAX does the same. Type 1: between devices."""
     return ir.Attribute.parse("#stablehlo.channel_handle<handle = 1, type = 1>")
 
 
 def device_line(mesh: Mesh) -> Digits | None:
-    """The digits of prime radix of logical numbers, outer to inner, whose axes name the groups of `mesh`: equal for all meshes of
-    as many devices that divide them alike. None for a device order that is not one of transposed digits."""
+    """The digits of prime radix of logical numbers, outer to inner, whose axes name the groups of `mesh`: equal for all meshes
+    with the same number of devices and the same division. None for a device order that does not transpose digits."""
     line = line_digits(mesh)
     return None if line is None else tuple(sorted(line, key=lambda digit: -digit.stride))
 
 
 def names_axes(mesh: Mesh) -> bool:
-    """Whether groups of `mesh` can be written by axes, and need no list of devices."""
+    """Whether groups of `mesh` can be expressed by axes, without a list of devices."""
     return KNOWS_MESH_AXES and is_nameable(mesh)
 
 
 def lists_devices(mesh: Mesh) -> bool:
-    """Whether permutes list the devices of `mesh`: few ones, or those that no groups of axes are written for."""
+    """Whether permutes list the devices of `mesh`: it has few, or groups cannot be expressed by axes."""
     return mesh.size <= LISTED_DEVICES or not names_axes(mesh)
 
 
@@ -220,19 +220,19 @@ def lists_shifted(mesh: Mesh) -> bool:
 
 @lru_cache(maxsize=256)
 def is_nameable(mesh: Mesh) -> bool:
-    """Whether XLA reads groups right that are written by axes, in a program on `mesh`.
+    """Whether XLA reads groups expressed by axes correctly, in a program on `mesh`.
 
-    Of all meshes of a module with as many devices XLA (as of jaxlib 0.10) keeps the one with the most axes, the first of several,
-    renames axes in shardings, and leaves those in device groups as they are. A caller's meshes are in that module too. So groups
-    name axes of a mesh that nobody's can have more axes than: each is a prime factor. Their names say radix and stride, so that
-    under another mesh XLA refuses them, and never takes other devices for them.
+    Of all meshes of a module with the same number of devices, XLA (as of jaxlib 0.10) keeps the one with the most axes, the first
+    of several, renames axes in shardings, and does not rename those in device groups. A caller's meshes are in that module too.
+    So groups name axes of the mesh with the most possible axes: each is a prime factor. Their names contain radix and stride, so
+    that XLA refuses them under another mesh, and never takes other devices for them.
     """
     line = device_line(mesh)
     return line is not None and sum(size > 1 for _, size in mesh.named_axes) < len(line)
 
 
 def _by_axes(mesh: Mesh, logical: Digits) -> ir.Attribute | None:
-    """`#stablehlo.replica_group_mesh_axes` with its mesh written inside, so that it needs no symbol."""
+    """`#stablehlo.replica_group_mesh_axes` with its mesh inline, so that it needs no symbol."""
     if not KNOWS_MESH_AXES:
         raise MeshError("<module>: error: replica_groups=mesh-axes needs jaxlib 0.10 or newer; this one writes them dense only")
     line = device_line(mesh) or ()
@@ -252,18 +252,20 @@ _AXIS = re.compile(r'<name = "((?:[^"\\]|\\.)*)", size = (\d+)>')
 
 
 def read_digits(attr: ir.Attribute, mesh: Mesh) -> Digits | None:
-    """The digits of logical numbers that a `#stablehlo.replica_group_mesh_axes` names, of the mesh written inside it, or else of
-    `mesh`. None where that mesh has no such axis, or another number of devices, or them in an order that no digits say."""
-    return None if (found := _read_axes(attr, mesh)) is None else logical_digits(*found)
+    """The digits of logical numbers that a `#stablehlo.replica_group_mesh_axes` names, of its inline mesh, or else of `mesh`.
+    None if that mesh has no such axis, another number of devices, or a device order that does not transpose digits."""
+    return None if (mesh_digits := _read_axes(attr, mesh)) is None else logical_digits(*mesh_digits)
 
 
 def read_groups(attr: ir.Attribute, mesh: Mesh) -> Numbers | None:
-    """The same groups as logical numbers, one row for each, in whatever order the mesh has its devices."""
-    return None if (found := _read_axes(attr, mesh)) is None else logical_numbers(found[0], groups_along(*found))
+    """The groups as logical numbers, one row each, in any device order of the mesh."""
+    return (
+        None if (mesh_digits := _read_axes(attr, mesh)) is None else logical_numbers(mesh_digits[0], groups_along(*mesh_digits))
+    )
 
 
 def _read_axes(attr: ir.Attribute, mesh: Mesh) -> tuple[Mesh, Digits] | None:
-    """The mesh whose axes the attribute names, and the digits that they are of positions on it."""
+    """The mesh whose axes the attribute names, and their digits of positions on it."""
     inside, _, named = str(attr).rpartition("axes = [")
     if sizes := [(name, int(size)) for name, size in _AXIS.findall(inside)]:
         if prod(size for _, size in sizes) != mesh.size:
@@ -281,6 +283,6 @@ def _read_axes(attr: ir.Attribute, mesh: Mesh) -> tuple[Mesh, Digits] | None:
 
 
 def _order(attr: ir.Attribute) -> tuple[int, ...]:
-    """The `device_ids` of the mesh inside the attribute, of which the text of long ones is hexadecimal."""
+    """The `device_ids` of the attribute's inline mesh; the text of long ones is hexadecimal."""
     ids = stablehlo.MeshAttr(stablehlo.ReplicaGroupMeshAxesAttr(attr).mesh).device_ids
     return () if ids is None else tuple(np.array(ids).ravel().tolist())

@@ -1,7 +1,7 @@
-"""Integer arithmetic on `index` values, in `arith` operations alone: what LLVM's tools read as they stand.
+"""Integer arithmetic on `index` values, in `arith` operations alone, which LLVM's tools read.
 
-An index is a number that is known here, or a value that is not. What follows from known numbers is computed here, and what is
-left of it stands as constants at the top of the block, one for each number, as MLIR's own folding leaves them.
+An index is a static number or a value. Static arithmetic is computed here; the remaining numbers become constants at the top of
+the block, one for each number, like those of MLIR's own folding.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _KNOWN: dict[str, Callable[[int, int], int]] = {
     "remsi": lambda left, right: left % right,
     "remui": lambda left, right: left % right,
 }
-"""What the operations come to; no number here is negative."""
+"""The operations on static numbers; none of these is negative."""
 
 _NEUTRAL = {"addi": 0, "muli": 1, "divsi": 1, "divui": 1}
-"""The right operand that leaves the left one as it is; of those that commute, the left one too."""
+"""The right operand that leaves the left one unchanged; for commutative operations, also the left one."""
 
 
 class Arithmetic:
-    """Computes indices at the current insertion point. One serves a whole pass: constants are shared within a block."""
+    """Computes indices at the current insertion point. One object serves a whole pass: blocks share constants."""
 
     def __init__(self) -> None:
         self._constants: dict[tuple[ir.Block, int], ir.Value] = {}
@@ -38,13 +38,13 @@ class Arithmetic:
         if not isinstance(index, int):
             return index
         block = ir.InsertionPoint.current.block
-        found = self._constants.get((block, index))
-        if found is None:
+        value = self._constants.get((block, index))
+        if value is None:
             type_ = ir.IndexType.get()
             attributes: dict[str, ir.Attribute] = {"value": ir.IntegerAttr.get(type_, index)}
             constant = ir.Operation.create("arith.constant", [type_], [], attributes, ip=ir.InsertionPoint.at_block_begin(block))
-            found = self._constants[block, index] = constant.results[0]
-        return found
+            value = self._constants[block, index] = constant.results[0]
+        return value
 
     def binary(self, name: str, left: Index, right: Index) -> Index:
         """`arith.<name>` of two indices, neither of them negative."""
@@ -63,21 +63,21 @@ class Arithmetic:
         return reduce(lambda left, right: self.binary("muli", left, right), factors)
 
     def linearize(self, digits: Sequence[Index], sizes: Sequence[Index]) -> Index:
-        """The number that `digits` write, outermost first, in a system of the bases `sizes`: one digit or more."""
+        """The number with the `digits`, outermost first, in the mixed radix `sizes`: one digit or more."""
         number = digits[0]
         for digit, size in zip(digits[1:], sizes[1:], strict=True):
             number = self.binary("addi", self.binary("muli", number, size), digit)
         return number
 
     def delinearize(self, number: Index, sizes: Sequence[Index], down_to: int) -> dict[int, Index]:
-        """The digits of `number` in a system of the bases `sizes`, from the innermost to place `down_to`, by place.
+        """The digits of `number` in the mixed radix `sizes`, from the innermost to position `down_to`, by position.
 
-        The outermost digit is what is left, with no remainder taken: `number` is less than the product of `sizes`. The signed
-        operations, which StableHLO has, will do: nothing here is negative.
+        The outermost digit needs no remainder: `number` is less than the product of `sizes`. StableHLO's signed operations
+        suffice: nothing here is negative.
         """
         digits = {}
-        for place in range(len(sizes) - 1, down_to - 1, -1):
-            digits[place] = self.binary("remsi", number, sizes[place]) if place else number
-            if place > down_to:
-                number = self.binary("divsi", number, sizes[place])
+        for position in range(len(sizes) - 1, down_to - 1, -1):
+            digits[position] = self.binary("remsi", number, sizes[position]) if position else number
+            if position > down_to:
+                number = self.binary("divsi", number, sizes[position])
         return digits

@@ -1,6 +1,6 @@
-"""The one door to `jaxlib.mlir`: context, parsing, printing, walking, and errors that carry a source location.
+"""Access to `jaxlib.mlir`: context, parsing, printing, walking, and errors with a source location.
 
-Everything else in meshbridge imports the bindings from here, so that one file changes when they move.
+All other modules import the bindings from here, so that one file changes when they move.
 """
 
 from __future__ import annotations
@@ -87,20 +87,20 @@ __all__ = [
     "walk_all",
 ]
 
-if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:  # JAX sets it, which comes too late for a jaxlib that is loaded
+if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:  # JAX sets it, too late for a jaxlib that is already loaded
     utils.absl_set_min_log_level(1)  # without messages of level INFO, which are for XLA's developers
 
 
 @dataclass(eq=False)  # an exception must stay hashable
 class OpError(MeshError):
-    """A diagnostic about one operation: its location, its name, the rule that it breaks, and a way out if there is one."""
+    """A diagnostic about one operation: its location, its name, the violated rule, and possibly a hint."""
 
     op: ir.Operation
     message: str
     hint: str = ""
 
     def __post_init__(self) -> None:
-        # The text is taken now: the operation may be gone by the time somebody prints the error.
+        # The text is computed now: the operation may be erased before the error is printed.
         called = f"@{call_target(self.op)} " if is_custom_call(self.op) else ""
         self.text = visible(f"{source_location(self.op)}: error: '{self.op.name}' op {called}{self.message}")
         if self.hint:
@@ -115,13 +115,13 @@ class VerifyError(OpError):
 
 
 def context() -> ir.Context:
-    """A new context that knows StableHLO, CHLO, MHLO, sdy and the upstream dialects, and lets mesh ops pass as unregistered.
+    """A new context with StableHLO, CHLO, MHLO, sdy and the upstream dialects; it accepts mesh ops as unregistered.
 
-    The parsers load an upstream dialect when they meet it."""
+    The parsers load an upstream dialect at its first use."""
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)
     ctx = ir.Context()
-    ctx.enable_multithreading(False)  # one function, one thread: there is nothing to share out
+    ctx.enable_multithreading(False)  # one function, one thread: there is nothing to parallelize
     ctx.append_dialect_registry(registry)
     for dialect in (stablehlo, sdy, chlo):
         dialect.register_dialect(ctx)
@@ -134,15 +134,14 @@ def context() -> ir.Context:
 
 
 _WRITTEN = ("arith", "cf", "func", "tensor")
-"""Upstream dialects of which passes write operations. In a program that has none, they would be unregistered."""
+"""Upstream dialects whose operations passes create. They would be unregistered in a program without any."""
 
 
 _registering = Lock()
 
 
 def _register_stock_passes() -> None:
-    """Registers StableHLO's and MHLO's passes once per process, whatever thread comes first; the bindings abort on a second
-    registration."""
+    """Registers StableHLO's and MHLO's passes once per process, from any thread; the bindings abort on a second registration."""
     with _registering:
         _register_once()
 
@@ -170,9 +169,9 @@ def parse(source: str | bytes, filename: str, ctx: ir.Context) -> ir.Module:
 def diagnostics_text(error: ir.MLIRError, filename: str, placed: Callable[[str], str] | None = None) -> str:
     """The first diagnostic of an MLIRError with its notes, as `file:line:col: error: message`.
 
-    `placed` makes `file:line:col` of a printed location where that is not what the location says.
+    `placed` maps a printed location to `file:line:col`, if the location itself does not have them.
     """
-    where = placed or (lambda location: _place(location, filename))
+    where = placed or (lambda location: _location_text(location, filename))
     lines: list[str] = []
     for diagnostic in error.error_diagnostics[:1]:
         lines.append(f"{where(str(diagnostic.location))}: error: {diagnostic.message}")
@@ -185,33 +184,33 @@ def diagnostics_text(error: ir.MLIRError, filename: str, placed: Callable[[str],
 FILE_LOCATION = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 
 
-def _place(location: str, filename: str = "-") -> str:
-    """`file:line:col` out of a printed location, the innermost file of a call stack; `filename` where it names none."""
-    found = FILE_LOCATION.search(location)
-    if found is None:
+def _location_text(location: str, filename: str = "-") -> str:
+    """`file:line:col` of a printed location, of the innermost file of a call stack; `filename` if it has none."""
+    match = FILE_LOCATION.search(location)
+    if match is None:
         return filename if "unknown" in location else location
-    name, line, column = found.groups()
+    name, line, column = match.groups()
     return f"{filename if name == '-' else name}:{line}:{column}"
 
 
 def source_location(op: ir.Operation) -> str:
-    """Where `op` stands in the user's source, as `file:line:col`, or the printed location where it has no file."""
-    return place_of(op.location)
+    """The location of `op` in the user's source, as `file:line:col`, or the printed location if it has no file."""
+    return location_text(op.location)
 
 
-def place_of(location: ir.Location) -> str:
+def location_text(location: ir.Location) -> str:
     """`source_location` of an op with that location."""
-    return _place(str(location), "<unknown>")
+    return _location_text(str(location), "<unknown>")
 
 
 def has_no_regions(view: ir.OpView) -> bool:
-    """Whether ops of this class never have a region. False says nothing: many ops share the class of the unregistered."""
+    """Whether ops of this class never have a region. False means nothing: all unregistered ops share one class."""
     kind = type(view)
     return kind is not ir.OpView and kind._ODS_REGIONS == (0, True)
 
 
 def walk(op: ir.Operation) -> Iterator[ir.Operation]:
-    """Yields `op`, then all ops below it, in order. Collect into a list before erasing any."""
+    """Yields `op`, then all ops below it, in order. Collect them into a list before erasing any."""
     yield op
     for region in op.regions:
         for block in region.blocks:
@@ -224,7 +223,7 @@ def walk(op: ir.Operation) -> Iterator[ir.Operation]:
 
 
 def around(op: ir.Operation) -> Iterator[ir.Operation]:
-    """Yields `op`, then what it stands in, from the inside out, up to its function."""
+    """Yields `op` and its ancestors, from the inside out, up to its function."""
     yield op
     while op.name != "func.func" and op.parent is not None:
         op = op.parent.operation
@@ -232,7 +231,7 @@ def around(op: ir.Operation) -> Iterator[ir.Operation]:
 
 
 def unwrap(op: ir.Operation) -> list[ir.Value]:
-    """Moves the ops of the one region of `op` before it, where they work on its operands; returns what the region hands on."""
+    """Moves the ops of the only region of `op` before it and connects them to its operands; returns the region's results."""
     block = op.regions[0].blocks[0]
     for argument, operand in zip(block.arguments, op.operands, strict=True):
         argument.replace_all_uses_with(operand)
@@ -243,7 +242,7 @@ def unwrap(op: ir.Operation) -> list[ir.Value]:
 
 
 def terminator(block: ir.Block) -> ir.Operation | None:
-    """What ends a block; None if that is no terminator that MLIR knows. To index its operations would count all of them."""
+    """The terminator of a block; None if MLIR does not know it. Indexing the block's operations would count all of them."""
     try:
         return ir.InsertionPoint.at_block_terminator(block).ref_operation
     except ValueError:
@@ -257,18 +256,18 @@ def walk_all(module: ir.Module) -> list[ir.Operation]:
 
 def inside(op: ir.Operation) -> list[ir.Operation]:
     """All operations below `op`, in order."""
-    found: list[ir.Operation] = []
+    ops: list[ir.Operation] = []
     plain: set[type[ir.OpView]] = set()
     for region in op.regions:
         for block in region.blocks:
-            _collect(block, found, plain)
-    return found
+            _collect(block, ops, plain)
+    return ops
 
 
-def _collect(block: ir.Block, found: list[ir.Operation], plain: set[type[ir.OpView]]) -> None:
-    """`plain` are classes of operations without regions: a look-up there costs less than to ask an operation for its own."""
+def _collect(block: ir.Block, ops: list[ir.Operation], plain: set[type[ir.OpView]]) -> None:
+    """`plain` are classes of operations without regions: looking up the class is faster than asking the operation."""
     for view in block.operations:
-        found.append(view.operation)
+        ops.append(view.operation)
         kind = type(view)
         if kind in plain:
             continue
@@ -277,19 +276,19 @@ def _collect(block: ir.Block, found: list[ir.Operation], plain: set[type[ir.OpVi
             continue
         for region in view.operation.regions:
             for inner in region.blocks:
-                _collect(inner, found, plain)
+                _collect(inner, ops, plain)
 
 
 def find(op: ir.Operation, names: Iterable[str]) -> list[ir.Operation]:
     """The operations below `op` that have one of `names`, in the order of `walk`, without those in unreachable blocks.
 
-    MLIR walks: operations of other names cost next to nothing, where a walk in Python costs as much for each as for these.
+    MLIR walks: operations of other names cost next to nothing, whereas a walk in Python costs the same for each.
     """
     met: list[ir.OpView] = []
 
     def meet(view: ir.OpView, _: object) -> bool:
         met.append(view)
-        return True  # which says that nothing was rewritten
+        return True  # nothing was rewritten
 
     with op.context:
         patterns = rewrite.RewritePatternSet()
@@ -297,19 +296,19 @@ def find(op: ir.Operation, names: Iterable[str]) -> list[ir.Operation]:
             patterns.add(name, meet)
         frozen = patterns.freeze()
         rewrite.walk_and_apply_patterns(op, frozen)
-        views, found = met, list[ir.Operation]()
+        views, ops = met, list[ir.Operation]()
         plain: set[type[ir.OpView]] = set()
-        for index, view in enumerate(views):  # MLIR meets what stands inside an operation before that
+        for index, view in enumerate(views):  # MLIR visits the inside of an operation first
             child, met = view.operation, []
             if type(view) in plain:
-                found.append(child)
+                ops.append(child)
                 continue
             if has_no_regions(view):
                 plain.add(type(view))
             elif index and _is_inside(views[index - 1].operation, child):
                 rewrite.walk_and_apply_patterns(child, frozen)
-            found.insert(len(found) - len(met), child)
-    return found
+            ops.insert(len(ops) - len(met), child)
+    return ops
 
 
 def _is_inside(op: ir.Operation, outer: ir.Operation) -> bool:
@@ -324,12 +323,12 @@ OpKey = tuple[str, tuple[tuple[str, ir.Attribute], ...], tuple[ir.Type, ...], tu
 
 
 def op_key(op: ir.Operation) -> OpKey:
-    """What operations share that are alike but for their operands: name, attributes, types of operands and results."""
+    """A key that is equal for operations that differ only in their operands: name, attributes, types of operands and results."""
     return op.name, tuple(op.attributes.items()), types_of(op.operands), types_of(op.results)
 
 
 def types_of(values: ir.OpOperandList | ir.OpResultList) -> tuple[ir.Type, ...]:
-    """The types of the operands or results of an operation. Most have one; to iterate takes the bindings twice as long."""
+    """The types of the operands or results of an operation. Most have one; iterating takes the bindings twice as long."""
     return (values[0].type,) if len(values) == 1 else tuple([value.type for value in values])
 
 
@@ -341,13 +340,13 @@ def to_bytecode(module: ir.Module) -> bytes:
 
 
 def mentions(module: ir.Module, *texts: str) -> bool:
-    """Whether one of `texts` occurs in `module`, in the name of an attribute or in a string. No walk in Python is as fast."""
+    """Whether `module` contains one of `texts` in an attribute name or a string. No walk in Python is as fast."""
     data = to_bytecode(module)
     return any(text.encode() in data for text in texts)
 
 
 def op_names(module: ir.Module) -> set[str]:
-    """The names of the operations below `module`, in a walk that asks each class of operations for its name once."""
+    """The names of the operations below `module`; the walk asks each class of operations once."""
     kinds: set[type[ir.OpView]] = set()
     names: set[str] = set()
     waiting = [module.body]
@@ -364,12 +363,12 @@ def op_names(module: ir.Module) -> set[str]:
 
 
 def ancestor_in(block: ir.Block, op: ir.Operation) -> ir.Operation | None:
-    """`op`, or the operation around it that stands in `block`, a block inside a function; None where `op` is outside of it."""
-    return next((each for each in around(op) if each.block == block), None)
+    """`op`, or its ancestor in `block`, a block inside a function; None if `op` is outside of it."""
+    return next((ancestor for ancestor in around(op) if ancestor.block == block), None)
 
 
 def in_program_order(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
-    """Operations of one block as they stand there; they mostly do already."""
+    """Operations of one block, sorted by their position; mostly they already are."""
 
     def order(first: ir.Operation, second: ir.Operation) -> int:
         return -1 if first.is_before_in_block(second) else 1
@@ -388,7 +387,7 @@ def verify(module: ir.Module) -> None:
 def main_function(module: ir.Module) -> ir.Operation:
     """The entry point: the function `main`, or the only public one.
 
-    Raises MeshError if there is none or no single one.
+    Raises MeshError if there is none, or several.
     """
     functions = [op.operation for op in module.body.operations if op.operation.name == "func.func"]
     for function in functions:
@@ -404,25 +403,25 @@ CUSTOM_CALL = "stablehlo.custom_call"
 COMPOSITE = "stablehlo.composite"
 
 MANUAL = "sdy.manual_computation"
-"""A region that the user has partitioned; `meshbridge.manual_axes` says along which mesh axes."""
+"""A region that the user has partitioned along the mesh axes in `meshbridge.manual_axes`."""
 
 REGION_OPS = frozenset(("stablehlo.while", "stablehlo.case", "stablehlo.if", MANUAL))
-"""Ops whose regions hold tensors to be sharded (the bodies of reducers and comparators hold scalars)."""
+"""Ops whose regions contain tensors to shard (the bodies of reducers and comparators contain scalars)."""
 
 BARRIER = "stablehlo.optimization_barrier"
-"""Hands each operand on as the result of its number; the sharding of one says nothing of the others."""
+"""Returns each operand unchanged; the shardings of operands are independent."""
 
 SHARDING_GROUP = "sdy.sharding_group"
-"""States that its operand is a member of a sharding group, by number; it computes nothing and has no results."""
+"""Makes its operand a member of a sharding group, given by number; it computes nothing and has no results."""
 
 
 def call_target(op: ir.Operation) -> str:
-    """What a custom call calls."""
+    """The target of a custom call."""
     return ir.StringAttr(op.attributes["call_target_name"]).value
 
 
 def is_custom_call(op: ir.Operation) -> bool:
-    """Whether an op is a custom call that has a target, as every one does that the verifier has seen."""
+    """Whether an op is a custom call with a target, like every one that the verifier has accepted."""
     return op.name == CUSTOM_CALL and "call_target_name" in op.attributes
 
 
@@ -434,40 +433,40 @@ COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "GT": operator.gt,
     "GE": operator.ge,
 }
-"""By direction, how `stablehlo.compare` compares two numbers, or arrays of numpy element by element."""
+"""By direction, the comparison of `stablehlo.compare`, for numbers or elementwise for numpy arrays."""
 
 
 def comparison_direction(op: ir.Operation) -> str:
-    """Of a `stablehlo.compare`: `LT`, `EQ`, …"""
+    """The direction of a `stablehlo.compare`: `LT`, `EQ`, …"""
     return str(stablehlo.ComparisonDirectionAttr(op.attributes["comparison_direction"]).value)
 
 
 def title(op: ir.Operation) -> str:
-    """What reports call an op: its name, and the target of a custom call, `stablehlo.custom_call @Qr`."""
+    """The name of an op in reports: with the target of a custom call, `stablehlo.custom_call @Qr`."""
     return f"{op.name} @{call_target(op)}" if is_custom_call(op) else op.name
 
 
 def functions_to_partition(module: ir.Module) -> list[ir.Operation]:
-    """The functions of a module that have a body, without those that custom calls and composites name: a comparator is the same
-    on every device, and a composite is sharded as one op.
+    """The functions of a module with a body, without those that custom calls and composites name: a comparator is the same on
+    every device, and a composite is sharded as one op.
 
-    Raises OpError for one of several blocks: control flow between blocks says nothing about shardings.
+    Raises OpError for a function of several blocks: control flow between blocks has no shardings.
     """
-    found = []
+    functions = []
     for view in module.body.operations:
         function = view.operation
         if function.name == "func.func" and len(function.regions[0].blocks):
             if len(function.regions[0].blocks) > 1:
                 raise OpError(function, "only one block is supported!")
-            found.append(function)
-    if len(found) == 1:
-        return found
-    named = {name for function in found for op in walk(function) for name in named_functions(op)}
-    return [function for function in found if ir.StringAttr(function.attributes["sym_name"]).value not in named]
+            functions.append(function)
+    if len(functions) == 1:
+        return functions
+    named = {name for function in functions for op in walk(function) for name in named_functions(op)}
+    return [function for function in functions if ir.StringAttr(function.attributes["sym_name"]).value not in named]
 
 
 def named_functions(op: ir.Operation) -> list[str]:
-    """The functions that an op names without calling them as they are."""
+    """The functions that an op names without calling them directly."""
     if op.name == CUSTOM_CALL and "called_computations" in op.attributes:
         return [ir.FlatSymbolRefAttr(symbol).value for symbol in ir.ArrayAttr(op.attributes["called_computations"])]
     return [ir.FlatSymbolRefAttr(op.attributes["decomposition"]).value] if op.name == COMPOSITE else []
@@ -479,38 +478,38 @@ def function_type(function: ir.Operation) -> ir.FunctionType:
 
 
 SIDES = ("arg_attrs", "res_attrs")
-"""The attributes of a `func.func` that hold the attributes of its arguments and results."""
+"""The attributes of a `func.func` with the attributes of its arguments and results."""
 
 
 def dictionary(attr: ir.Attribute) -> dict[str, ir.Attribute]:
     """The entries of a dictionary attribute."""
-    held = ir.DictAttr(attr)
-    named = [held[index] for index in range(len(held))]
-    return {each.name: each.attr for each in named}
+    entries_of = ir.DictAttr(attr)
+    named = [entries_of[index] for index in range(len(entries_of))]
+    return {entry.name: entry.attr for entry in named}
 
 
 def entries(function: ir.Operation, side: str) -> list[dict[str, ir.Attribute]]:
-    """The attributes of each argument or result of a `func.func`, as `side` says; changing them changes nothing there."""
+    """A copy of the attributes of each argument or result, according to `side`, of a `func.func`."""
     if side in function.attributes:
         listed = list(ir.ArrayAttr(function.attributes[side]))
-        distinct = {entry: dictionary(entry) for entry in set(listed)}  # a model has thousands of arguments, most of them alike
+        distinct = {entry: dictionary(entry) for entry in set(listed)}  # a model has thousands of arguments, most of them equal
         return [dict(distinct[entry]) for entry in listed]
     kind = function_type(function)
     return [{} for _ in (kind.inputs if side == "arg_attrs" else kind.results)]
 
 
 def all_entries(op: ir.Operation) -> list[dict[str, ir.Attribute]]:
-    """The attributes of the arguments and results of a function; of any other operation there are none."""
+    """The attributes of the arguments and results of a function; none for any other operation."""
     return [entry for side in SIDES if side in op.attributes for entry in entries(op, side)]
 
 
 def distinct_entries(op: ir.Operation) -> set[ir.DictAttr]:
-    """The same, each once, as they stand there; it takes less time."""
+    """The distinct attributes of the arguments and results of a function; faster than `all_entries`."""
     return {ir.DictAttr(entry) for side in SIDES if side in op.attributes for entry in ir.ArrayAttr(op.attributes[side])}
 
 
 def set_entries(function: ir.Operation, side: str, changed: Iterable[Mapping[str, ir.Attribute]]) -> None:
-    """Gives the arguments or results of a `func.func` these attributes, in place of those that they have."""
+    """Replaces the attributes of the arguments or results of a `func.func`."""
     dictionaries = [ir.DictAttr.get(dict(entry)) for entry in changed]
     if any(map(len, dictionaries)):
         function.attributes[side] = ir.ArrayAttr.get(dictionaries)
@@ -529,7 +528,7 @@ def attribute(text: str) -> ir.Attribute:
 
 
 def run_stock_passes(module: ir.Module, pipeline: str) -> None:
-    """Runs MLIR's or StableHLO's own passes, e.g. `builtin.module(canonicalize,cse)`. What they leave is not verified here.
+    """Runs MLIR's or StableHLO's own passes, e.g. `builtin.module(canonicalize,cse)`, without verifying their output.
 
     Raises MeshError with the pass's diagnostics.
     """

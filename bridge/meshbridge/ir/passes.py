@@ -1,4 +1,4 @@
-"""What a pass is: a frozen dataclass whose fields are its options, registered under its command-line name.
+"""The base of passes: frozen dataclasses whose fields are their options, registered under their command-line names.
 
 A pass takes a module from one valid state to another, in place. The docstring shows the IR before and after.
 """
@@ -12,8 +12,8 @@ from typing import Any, ClassVar, TypeVar
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.registry import Registry
 
-Known = dict[type[Any], Any]
-"""What the passes of one run know of the module as it is, beside its IR, by kind."""
+Analyses = dict[type[Any], Any]
+"""By type, the analyses of the module in its current state that the passes of one run share."""
 
 PassT = TypeVar("PassT", bound="Pass")
 
@@ -22,30 +22,30 @@ class Pass:
     """Base of all passes. Subclasses are frozen dataclasses with a `name` and a `run`."""
 
     name: ClassVar[str]
-    also: ClassVar[tuple[str, ...]] = ()
-    "Names that the pass has in releases of LLVM, under which it can be run too."
+    aliases: ClassVar[tuple[str, ...]] = ()
+    "Names of the pass in releases of LLVM, which are accepted too."
     main_option: ClassVar[str] = ""
-    """The option that may be given without its name: `--mesh-specialize=m=4x2`."""
-    also_options: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    "Options by names that they had in earlier releases, under which they can be given too."
+    """The option that may be given without its name, as in `--mesh-specialize=m=4x2`."""
+    option_aliases: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    "Options by their names in earlier releases, which are accepted too."
 
     def run(self, module: ir.Module) -> bool | None:
-        """Changes `module` in place; False says that there was nothing to change, so that nothing need be verified.
+        """Changes `module` in place; returns False if nothing changed, so that verification can be skipped.
 
-        Raises MeshError with a located diagnostic where the module cannot be handled.
+        Raises MeshError with a source location if the module cannot be handled.
         """
         raise NotImplementedError(type(self).__name__)
 
-    def run_with(self, module: ir.Module, known: Known) -> bool | None:
-        """`run`, for passes that leave in `known` what they have found out, or take it from there."""
+    def run_with(self, module: ir.Module, analyses: Analyses) -> bool | None:
+        """`run`, for passes that store or use `analyses`."""
         return self.run(module)
 
 
 PASSES: Registry[str, type[Pass]] = Registry("pass")
-"""Every pass of the modules that are imported, by name."""
+"""Every pass of the imported modules, by name."""
 
 
 def register(cls: type[PassT]) -> type[PassT]:
-    """Enters a pass in PASSES under its name."""
+    """Registers a pass under its name."""
     PASSES.add(cls.name, cls)
     return cls

@@ -1,6 +1,6 @@
-"""Ops that a program needs many times: written once in a block where they depend on no operand, else derived once.
+"""Repeated ops of a program: written once per block if they depend on no operand, else derived once and replayed.
 
-A *free* value follows from the text of the program and the device alone: a constant, the device's number, arithmetic on both. A
+A *free* value depends only on the text of the program and the device: a constant, the device's number, arithmetic on both. A
 *recipe* is a list of other ops by name, result types and attributes, whose operands are the inputs of the recipe, results of its
 ops, or free values:
 
@@ -20,64 +20,64 @@ Attributes = dict[str, ir.Attribute]
 
 
 class _Note(NamedTuple):
-    """One op. Operands go by number: of a recipe the inputs first, then the results in order; `~n` is the free value `n`."""
+    """One op. Operands are numbers: in a recipe the inputs first, then the results in order; `~n` is the free value `n`."""
 
     name: str
     types: Sequence[ir.Type]
     operands: list[int]
     attributes: Attributes
     combiner: str = ""
-    "Of an op whose body joins two scalars: the operation that does."
+    "For an op whose body combines two scalars, the combining operation."
 
 
 class FreeValues:
-    """The free values of one program: by number what writes them, and which are there in the blocks around."""
+    """The free values of one program: the op of each, by number, and those that exist in the blocks around."""
 
     def __init__(self) -> None:
         self._notes: list[_Note | None] = []
-        "None for a value that was added, and is never written."
+        "None for a value that was added and is never written."
         self._known: dict[Hashable, int] = {}
         self._blocks: list[dict[int, tuple[ir.Operation, ir.Value]]] = [{}]
         self._numbers: dict[ir.Value, int] = {}
 
     def enter_block(self) -> None:
-        """What is written from here on is only there in this block and below."""
+        """Begins a block; values written from here on exist only in it and below."""
         self._blocks.append({})
 
     def leave_block(self) -> None:
         self._blocks.pop()
 
     def add(self, value: ir.Value) -> ir.Value:
-        """Makes one of these of a value that is there before any op needs one; returns it."""
+        """Registers an existing value as free and returns it."""
         number = self._numbers[value] = len(self._notes)
         self._notes.append(None)
         self._blocks[0][number] = op_of(value), value
         return value
 
     def number(self, value: ir.Value) -> int | None:
-        """The number of a value, if it is one of these."""
+        """The number of a value, if it is free."""
         return self._numbers.get(value)
 
     def described(self, name: str, types: Sequence[ir.Type], operands: Sequence[ir.Value], attributes: Attributes) -> int | None:
-        """The number of what such an op gives; None where that is more than one value, or depends on one that is not free."""
+        """The number of such an op's value; None if the op has several results, or depends on a value that is not free."""
         if len(types) != 1:
             return None
         numbers = [self._numbers.get(operand) for operand in operands]
         if None in numbers:
             return None
         key = (name, types[0], *numbers, *attributes.items())
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = len(self._notes)
-            self._notes.append(_Note(name, types, [number for number in numbers if number is not None], attributes))
-        return found
+        number = self._known.get(key)
+        if number is None:
+            number = self._known[key] = len(self._notes)
+            self._notes.append(_Note(name, types, [operand for operand in numbers if operand is not None], attributes))
+        return number
 
     def written(self, number: int, emit: Builder) -> tuple[ir.Operation, ir.Value]:
-        """The free value of that number and the op that gives it: what is there, or new ones."""
+        """The free value of that number and its op, written now if it does not exist yet."""
         for block in reversed(self._blocks):
-            found: tuple[ir.Operation, ir.Value] | None = block.get(number)
-            if found is not None:
-                return found
+            existing: tuple[ir.Operation, ir.Value] | None = block.get(number)
+            if existing is not None:
+                return existing
         note = self._notes[number]
         assert note is not None, "a value that was added is there"
         name, types, operands, attributes, _ = note
@@ -88,7 +88,7 @@ class FreeValues:
         return op, value
 
     def claim(self, value: ir.Value) -> None:
-        """Leaves `value` to one user, who says more of it than holds for others: the next that needs such is given another."""
+        """Reserves `value` for one user, who annotates it; the next user gets another copy."""
         number = self._numbers.pop(value, None)
         if number is not None and self._notes[number] is not None:
             for block in self._blocks:
@@ -98,7 +98,7 @@ class FreeValues:
 
 @dataclass(frozen=True)
 class SharingBuilder(Builder):
-    """Writes no free value that is there already."""
+    """Reuses free values that already exist."""
 
     free: FreeValues
 
@@ -113,35 +113,37 @@ class SharingBuilder(Builder):
     def _dependent(
         self, name: str, types: Sequence[ir.Type], operands: Sequence[ir.Value], attributes: Attributes, regions: int
     ) -> ir.Operation:
-        """Writes an op that gives no free value."""
+        """Creates an op whose results are not free."""
         return super().create(name, types, operands, attributes, regions)
 
 
 @dataclass(frozen=True)
 class _NotingBuilder(SharingBuilder):
-    """Takes note of what it writes."""
+    """Records the ops that it creates."""
 
     numbers: dict[ir.Value, int]
     notes: list[_Note | None]
-    "None for an op that cannot be written from a note: it has regions, or takes a value that no note tells of."
+    "None for an op that cannot be replayed: it has regions, or an operand without a note."
 
     def _dependent(
         self, name: str, types: Sequence[ir.Type], operands: Sequence[ir.Value], attributes: Attributes, regions: int
     ) -> ir.Operation:
-        made = super()._dependent(name, types, operands, attributes, regions)
-        numbers = [self._number(operand) for operand in operands]
-        known = [number for number in numbers if number is not None]
-        self.notes.append(_Note(name, types, known, attributes) if not regions and len(known) == len(numbers) else None)
-        for value in made.results:
+        op = super()._dependent(name, types, operands, attributes, regions)
+        self.notes.append(None if regions else self._note(name, types, operands, attributes))
+        for value in op.results:
             self.numbers[value] = len(self.numbers)
-        return made
+        return op
 
     def combining(self, name: str, result: ir.Type, operands: Sequence[ir.Value], attrs: Attributes, combiner: str) -> ir.Value:
-        made = super().combining(name, result, operands, attrs, combiner)
-        numbers = [self._number(operand) for operand in operands]
-        known = [number for number in numbers if number is not None]
-        self.notes[-1] = _Note(name, [result], known, attrs, combiner) if len(known) == len(numbers) else None
-        return made
+        value = super().combining(name, result, operands, attrs, combiner)
+        self.notes[-1] = self._note(name, [result], operands, attrs, combiner)
+        return value
+
+    def _note(
+        self, name: str, types: Sequence[ir.Type], operands: Sequence[ir.Value], attributes: Attributes, combiner: str = ""
+    ) -> _Note | None:
+        numbers = [number for operand in operands if (number := self._number(operand)) is not None]
+        return _Note(name, types, numbers, attributes, combiner) if len(numbers) == len(operands) else None
 
     def _number(self, value: ir.Value) -> int | None:
         free = self.free.number(value)
@@ -149,25 +151,26 @@ class _NotingBuilder(SharingBuilder):
 
 
 class Recipes:
-    """The recipes of one program, by what their ops follow from."""
+    """The recipes of one program, by key."""
 
     def __init__(self, free: FreeValues) -> None:
         self.free = free
         self._known: dict[Hashable, tuple[list[_Note], int] | None] = {}
 
     def value(self, key: Hashable, inputs: Sequence[ir.Value], emit: Builder, make: Callable[[Builder], ir.Value]) -> ir.Value:
-        """What `make` writes of `inputs`, which is to depend on nothing but the `key`, and is to write with its builder alone."""
+        """The value that `make` builds from `inputs`; `make` may depend on nothing but the `key`, and must use its builder
+        alone."""
         if (recipe := self._known.get(key)) is not None:
             return self._write(*recipe, inputs, emit)
         if key in self._known:
             return make(emit)
-        numbers = {value: number for number, value in enumerate(inputs)}
+        numbers = {given: number for number, given in enumerate(inputs)}
         noting = _NotingBuilder(emit.loc, emit.ip, self.free, numbers, [])
-        made = make(noting)
+        value = make(noting)
         notes = [note for note in noting.notes if note is not None]
-        can_be_written = made in numbers and len(notes) == len(noting.notes)
-        self._known[key] = (notes, numbers[made]) if can_be_written else None
-        return made
+        can_be_written = value in numbers and len(notes) == len(noting.notes)
+        self._known[key] = (notes, numbers[value]) if can_be_written else None
+        return value
 
     def _write(self, notes: Sequence[_Note], result: int, inputs: Sequence[ir.Value], emit: Builder) -> ir.Value:
         values = list(inputs)

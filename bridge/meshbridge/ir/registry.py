@@ -1,4 +1,4 @@
-"""The one kind of table that code all over the project enters things in: passes, rules, lowerings, formats."""
+"""The table type in which code all over the project registers passes, rules, lowerings and formats."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ EntryT = TypeVar("EntryT")
 
 
 def docstring(entry: Any) -> str:
-    """What a function, a class or a module says of itself."""
+    """The docstring of a function, a class or a module."""
     return entry.__doc__ or ""
 
 
 class Registry(dict[KeyT, EntryT]):
     """Entries by key, in the order in which they were added.
 
-    `kind` is what diagnostics call an entry. `summary` says in words what an entry is; it is the docstring by default.
+    `kind` is the name of an entry in diagnostics. `summary` describes an entry; it is the docstring by default.
     """
 
     def __init__(self, kind: str, summary: Callable[[EntryT], str] = docstring) -> None:
@@ -29,14 +29,14 @@ class Registry(dict[KeyT, EntryT]):
         self._summary = summary
 
     def add(self, key: KeyT, entry: EntryT) -> None:
-        """Enters `entry`. Raises MeshError for a key that has another entry, and for an entry without a summary."""
+        """Adds `entry`. Raises MeshError for a key with another entry, and for an entry without a summary."""
         if not self._summary(entry).strip():
             raise MeshError(f"error: {self.kind} '{key}' has no docstring or summary")
         if self.setdefault(key, entry) is not entry:
             raise MeshError(f"error: {self.kind} '{key}' is registered already")
 
     def register(self, *keys: KeyT) -> Callable[[EntryT], EntryT]:
-        """A decorator that adds what it decorates under each of `keys`."""
+        """A decorator that adds its function or class under each of `keys`."""
 
         def enter(entry: EntryT) -> EntryT:
             for key in keys:
@@ -51,7 +51,7 @@ class Registry(dict[KeyT, EntryT]):
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Whatever is added or removed within it is undone at its end."""
+        """Restores the entries at the end."""
         before = dict(self)
         try:
             yield

@@ -1,16 +1,16 @@
-"""All-to-alls that do the work of a permute: their groups name mesh axes, where a permute lists every device.
+"""All-to-alls that replace a permute: their groups name mesh axes, whereas a permute lists every device.
 
-A device holds its buffer in rows, one for each member of a group, the last ones padded. An all-to-all exchanges the digits that
+A device has its buffer in rows, one for each member of a group, the last ones padded. An all-to-all exchanges the digits that
 number the members for those that number the rows, so three of them swap two digits of the device's number, or two lists of them:
 
     rows            over a: a' of (a', b)      over b: b' of (a, b')      over a: rows, now those of (b, a)
 
-Two over all digits that change do any relabelling: the first leaves each device a piece of every buffer, and the second
-collects the pieces where they are wanted. That sends least where a buffer has an element for each device. Where it has not,
-swaps in smaller groups do: every relabelling is one or two lists of swaps.
+Two over all changing digits perform any relabelling: the first gives each device a piece of every buffer, and the second collects
+the pieces at their target. This sends least if a buffer has an element for each device. If not, swaps in smaller groups send
+less: every relabelling is one or two lists of swaps.
 
-A shift is two all-to-alls too, with the rows shifted between them, or as many for each of several *levels* of digits, the
-innermost first: what wraps around in one is taken from the next.
+A shift is two all-to-alls too, with the rows shifted between them, or two for each of several *levels* of digits, the innermost
+first: elements that wrap around in one level come from the next.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from typing import NamedTuple
 from meshbridge.ir.digits import Digit, Digits, group_size, primes
 
 LAUNCH = 64
-"""Elements that a device may receive more for the sake of one all-to-all less."""
+"""Additional elements that a device may receive to save one all-to-all."""
 
 
 class RelayedAllToAll(NamedTuple):
-    """All-to-alls: how many there are, how many devices take part, and how many times the buffer each part of what is sent has;
-    every part is padded to divide by the devices."""
+    """All-to-alls: their number, the number of devices, and the number of buffers in each part of the data; every part is padded
+    to divide by the devices."""
 
     launches: int
     devices: int
     parts: tuple[int, ...] = (1,)
 
     def received(self, elements: int) -> int:
-        """Elements that each device receives, if the buffer has so many `elements`."""
+        """Elements that each device receives, for a buffer of `elements`."""
         devices = self.devices
         if len(self.parts) == 1:
             return self.launches * (devices - 1) * -(-self.parts[0] * elements // devices)
@@ -45,7 +45,7 @@ class RelayedAllToAll(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """Digits that take each other's places: those of `left` and `right` with the same index."""
+    """Digits to exchange: those of `left` and `right` with the same index."""
 
     left: Digits
     right: Digits
@@ -63,36 +63,36 @@ Levels = tuple[Digits, ...]
 
 
 class Relayed(NamedTuple):
-    """What is sent in the place of permutes: of each of several ways its all-to-alls, of buffers of `elements`."""
+    """The all-to-alls that replace permutes of buffers of `elements`, in each of several ways."""
 
     elements: float
     ways: tuple[tuple[RelayedAllToAll, ...], ...]
 
     @property
     def sent(self) -> tuple[int, int]:
-        """Elements that each device receives, and in how many all-to-alls, of the best way."""
+        """Elements that each device receives, and the number of all-to-alls, of the best way."""
         _, received, launches, _ = self._best
         return received, launches
 
     @property
     def best(self) -> int:
-        """Which way that is: of equals the first."""
+        """The index of the best way; the first of equal ones."""
         return self._best[3]
 
     @property
     def _best(self) -> tuple[int, int, int, int]:
-        elements, found = round(self.elements), []
+        elements, totals = round(self.elements), []
         for number, way in enumerate(self.ways):
             received = launches = 0
-            for each in way:
-                received += each.received(elements)
-                launches += each.launches
-            found.append((received + LAUNCH * launches, received, launches, number))
-        return min(found, key=itemgetter(0)) if len(found) > 1 else found[0]
+            for exchange in way:
+                received += exchange.received(elements)
+                launches += exchange.launches
+            totals.append((received + LAUNCH * launches, received, launches, number))
+        return min(totals, key=itemgetter(0)) if len(totals) > 1 else totals[0]
 
-    def times(self, others: float) -> Relayed:
-        """The same of a buffer so many times as large."""
-        return Relayed(self.elements * others, self.ways)
+    def times(self, factor: float) -> Relayed:
+        """The same for a buffer `factor` times as large."""
+        return Relayed(self.elements * factor, self.ways)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -111,15 +111,15 @@ def _exchanges(groups: Iterable[Digits]) -> tuple[RelayedAllToAll, ...]:
 
 
 def cheapest(elements: int, sources: Digits, targets: Digits) -> Swaps:
-    """The swaps that send least of a buffer of `elements`; none where two all-to-alls of all devices do."""
+    """The swaps that send least for a buffer of `elements`; none if two all-to-alls of all devices send less."""
     best = Relayed(elements, relabelled(sources, targets)).best
     return swaps(sources, targets)[best - 1] if best else ()
 
 
 @lru_cache(maxsize=1 << 12)
 def swaps(sources: Digits, targets: Digits) -> tuple[Swaps, ...]:
-    """Lists of swaps after which a device has the buffer of the one whose `sources` are its `targets`, digit by digit, in groups
-    from the largest to the smallest; none where digits differ in radix."""
+    """Lists of swaps after which a device has the buffer of the device whose `sources` equal its `targets`, digit by digit, in
+    groups from the largest to the smallest; none if digits differ in radix."""
     if any(source.radix != target.radix for source, target in zip(sources, targets, strict=True)):
         return ()
     follow = {
@@ -127,17 +127,17 @@ def swaps(sources: Digits, targets: Digits) -> tuple[Swaps, ...]:
         for source, target in zip(sources, targets, strict=True)
         for part, into in zip(_prime_parts(source), _prime_parts(target), strict=True)
     }
-    turns: tuple[list[tuple[Digit, Digit]], ...] = ([], [])
+    reflections: tuple[list[tuple[Digit, Digit]], ...] = ([], [])
     while follow:
         cycle = [next(iter(follow))]
         while (following := follow.pop(cycle[-1])) != cycle[0]:
             cycle.append(following)
-        for first, pairs in enumerate(turns):  # a rotation is two reflections: j to -j, and then j to 1 - j
-            ends = [(j, (first - j) % len(cycle)) for j in range(len(cycle))]
+        for sum_of_ends, pairs in enumerate(reflections):  # a rotation is two reflections: j to -j, and then j to 1 - j
+            ends = [(j, (sum_of_ends - j) % len(cycle)) for j in range(len(cycle))]
             pairs += [(cycle[a], cycle[b]) for a, b in ends if a < b]
-    most = max(map(len, turns))
+    most = max(map(len, reflections))
     lengths = dict.fromkeys(-(-most // parts) for parts in range(1, most + 1))
-    return tuple(tuple(_swap(pairs[at : at + n]) for pairs in turns for at in range(0, len(pairs), n)) for n in lengths)
+    return tuple(tuple(_swap(pairs[at : at + n]) for pairs in reflections for at in range(0, len(pairs), n)) for n in lengths)
 
 
 def _swap(pairs: list[tuple[Digit, Digit]]) -> Swap:
@@ -146,11 +146,11 @@ def _swap(pairs: list[tuple[Digit, Digit]]) -> Swap:
 
 
 def levels(digits: Digits, offset: int) -> tuple[Levels, ...]:
-    """Ways to divide the number along `digits` for a shift by `offset`: the innermost level is larger than that."""
+    """Ways to divide the number along `digits` into levels for a shift by `offset`: the innermost level is larger than that."""
     parts = [part for digit in reversed(digits) for part in reversed(_prime_parts(digit))]
-    found: dict[Levels, None] = {}
+    ways: dict[Levels, None] = {}
     least = 2
-    while not found or len(next(reversed(found))) > 1:
+    while not ways or len(next(reversed(ways))) > 1:
         divided: list[Digits] = []
         for part in parts:
             most = max(least, abs(offset) + 1) if len(divided) == 1 else least
@@ -158,13 +158,13 @@ def levels(digits: Digits, offset: int) -> tuple[Levels, ...]:
                 divided[-1] = (part, *divided[-1])
             else:
                 divided.append((part,))
-        found[tuple(divided)] = None
+        ways[tuple(divided)] = None
         least *= 2
-    return tuple(reversed(found))
+    return tuple(reversed(ways))
 
 
 def shifted(elements: float, divided: tuple[Levels, ...]) -> Relayed:
-    """What a shift of a buffer of so many `elements` sends, `divided` into levels in one of these ways."""
+    """The all-to-alls of a shift of a buffer of `elements`, `divided` into levels in one of these ways."""
     return Relayed(elements, tuple(_exchanges([level for level in way for _ in range(2)]) for way in divided))
 
 

@@ -1,8 +1,8 @@
-"""The one rewrite driver: patterns for ops of some names, applied in one walk to a fixed point.
+"""The rewrite driver: applies patterns for ops of some names, in one walk, to a fixed point.
 
-Legalization, the rewrites of collectives and the folds of mesh ops are tables of patterns. A pattern looks at one op, changes the
-program if it can, and says so. Users and producers come from the IR itself; ops are changed where they stand. What is no longer
-used is erased at the end, so that no op goes away while a pattern still reads it.
+Legalization, the rewrites of collectives and the folds of mesh ops are tables of patterns. A pattern inspects one op, changes the
+program if it can, and returns whether it did. Users and producers come from the IR itself; ops are changed in place. Unused ops
+are erased at the end, so that no op is erased while a pattern still reads it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RewriterT = TypeVar("RewriterT", bound="Rewriter")
 
 @dataclass(frozen=True)
 class Pattern(Generic[RewriterT]):
-    """One rewrite. It is tried on every op named in `names`, or on the ops named in `readers` that read what it gives."""
+    """One rewrite. It is tried on every op named in `names`, or on their users named in `readers`."""
 
     names: tuple[str, ...]
     rewrite: Callable[[ir.Operation, RewriterT], bool]
@@ -30,38 +30,38 @@ class Pattern(Generic[RewriterT]):
 
 
 class Rewriter:
-    """A module while patterns rewrite it. Inside, `retired` ops still stand, but count as gone."""
+    """A module during rewriting. `retired` ops still exist, but count as erased."""
 
     names: Set[str]
-    """What patterns may be tried on: ops of these names that have results."""
+    """The names of ops, with results, that patterns may be tried on."""
 
     def __init__(self, module: ir.Module) -> None:
         self.module = module
-        # By their first result: the bindings hash an operation by what it holds, and hand out several objects for it.
+        # By their first result: the bindings hash an operation by its contents, and return several objects for it.
         self._roots = {results[0]: op for op in find(module.operation, self.names) if len(results := op.results)}
         self._retired: dict[ir.Value, ir.Operation] = {}
         self._inside: set[ir.Value] = set()
-        "First results of what stands in the regions of retired ops, and goes with these."
+        "First results of the ops in the regions of retired ops."
         self._adopted: list[ir.Operation] = []
 
     def is_dispensable(self, name: str) -> bool:
-        """Whether an op of that name may go once nothing uses it."""
+        """Whether an op of that name may be erased if it is unused."""
         raise NotImplementedError(type(self))
 
     @property
     def roots(self) -> list[ir.Operation]:
-        """The ops that patterns may be tried on: first those that the module began with, in program order."""
+        """The ops that patterns may be tried on: first the original ones, in program order."""
         if not self._retired:
             return list(self._roots.values())
         return [op for key, op in self._roots.items() if not self._is_gone(key)]
 
     def users(self, value: ir.Value) -> list[ir.Operation]:
-        """The op behind each use of `value`."""
+        """The op of each use of `value`."""
         owners = [use.owner.operation for use in value.uses]
         return [op for op in owners if not self.is_retired(op)] if self._retired else owners
 
     def uses(self, value: ir.Value) -> int:
-        """How many operands `value` is."""
+        """The number of uses of `value`."""
         return len(self.users(value))
 
     def is_retired(self, op: ir.Operation) -> bool:
@@ -71,10 +71,10 @@ class Rewriter:
         return first_result in self._retired or first_result in self._inside
 
     def feed(self, op: ir.Operation, number: int, value: ir.Value) -> None:
-        """Makes `value` operand `number` of `op`; retires what nothing uses any more."""
+        """Sets operand `number` of `op` to `value`; retires unused ops."""
         before = op.operands[number]
         op.operands[number] = value
-        self.adopt(value)  # what gives it has a new user
+        self.adopt(value)  # its op has a new user
         self._release(before)
 
     def _release(self, value: ir.Value) -> None:
@@ -83,7 +83,7 @@ class Rewriter:
             self.retire(op)
 
     def retire(self, op: ir.Operation) -> None:
-        """Gives up an op without uses; `finish` erases it."""
+        """Retires an op without uses; `finish` erases it."""
         if self.is_retired(op):
             return
         self._retired[op.results[0]] = op
@@ -93,7 +93,7 @@ class Rewriter:
             self._release(operand)
 
     def replace(self, op: ir.Operation, *values: ir.Value) -> None:
-        """Lets the users of the results of `op` use `values`, and retires `op`."""
+        """Replaces the results of `op` by `values`, and retires `op`."""
         for result, value in zip(op.results, values, strict=True):
             self.adopt(value)
             result.replace_all_uses_with(value)
@@ -102,18 +102,18 @@ class Rewriter:
     def put_after(
         self, op: ir.Operation, location: ir.Location, make: Callable[[ir.Value], ir.Value], kept: Sequence[ir.Operation] = ()
     ) -> None:
-        """Lets the users of the one result of `op`, but for those `kept`, use what `make` builds of it at `location`, right after
-        `op`."""
+        """Replaces the one result of `op` by the value that `make` builds from it at `location`, right after `op`, but not in the
+        ops `kept`."""
         result = op.results[0]
         with ir.InsertionPoint.after(op), location:
             value = make(result)
-        made = defining_op(value)
-        assert made is not None
-        result.replace_all_uses_except(value, [made, *kept])
+        maker = defining_op(value)
+        assert maker is not None
+        result.replace_all_uses_except(value, [maker, *kept])
         self.adopt(value)
 
     def adopt(self, value: ir.Value) -> None:
-        """Lets the patterns look at the op behind `value`, which a pattern has made or given another user."""
+        """Queues the op of `value`, which a pattern has created or given another user."""
         op = defining_op(value)
         if op is not None and op.name in self.names:
             if op.results[0] not in self._roots:
@@ -123,12 +123,12 @@ class Rewriter:
             self._adopted.append(op)
 
     def dominates(self, first: ir.Operation, second: ir.Operation) -> bool:
-        """Whether the results of `first` can be used by `second`: it stands before it, or before what encloses it."""
+        """Whether `second` can use the results of `first`: it is before it, or before an op that encloses it."""
         above = ancestor_in(first.block, second)
         return above is not None and above != first and first.is_before_in_block(above) and above.name != "func.func"
 
     def finish(self) -> None:
-        """Erases what was retired, users before what they used."""
+        """Erases retired ops, users before producers."""
         for key, op in self._retired.items():
             self._roots.pop(key, None)
             op.erase()
@@ -139,28 +139,29 @@ class Rewriter:
         self._adopted.clear()
 
     def apply(self: RewriterT, patterns: Iterable[Pattern[RewriterT]]) -> bool:
-        """Applies `patterns`, those of an op in their order, until none finds more to do: to every root in program order, then to
-        what the patterns made. Returns whether anything changed.
+        """Applies `patterns`, those of an op in their order, to a fixed point: to every root in program order, then to the ops
+        that patterns created. Returns whether anything changed.
 
-        It is for the patterns to see to it that this ends.
+        The patterns must ensure termination.
         """
         table: dict[str, list[Pattern[RewriterT]]] = {}
         for pattern in patterns:
             for name in pattern.names:
                 table.setdefault(name, []).append(pattern)
         changed = False
-        queue = deque([(op, found) for op in self.roots if (found := table.get(op.name))])
+        queue = deque([(op, matching) for op in self.roots if (matching := table.get(op.name))])
         while queue:
             op, tried = queue.popleft()
             if not self.is_retired(op) and self._apply_at(op, tried):
                 changed = True
-                queue.extend([(made, found) for made in (op, *self._taken_in()) if (found := table.get(made.name))])
+                changed_ops = (op, *self._take_adopted())
+                queue.extend([(root, matching) for root in changed_ops if (matching := table.get(root.name))])
         return changed
 
-    def _taken_in(self) -> list[ir.Operation]:
-        """The ops that were adopted since the last call."""
-        found, self._adopted = self._adopted, []
-        return found
+    def _take_adopted(self) -> list[ir.Operation]:
+        """The ops adopted since the last call."""
+        adopted, self._adopted = self._adopted, []
+        return adopted
 
     def _apply_at(self: RewriterT, op: ir.Operation, patterns: Sequence[Pattern[RewriterT]]) -> bool:
         users: list[tuple[ir.Operation, str]] | None = None
@@ -179,8 +180,8 @@ class Rewriter:
 
 @contextmanager
 def rewriting(rewriter: Callable[[ir.Module], RewriterT], module: ir.Module) -> Iterator[RewriterT]:
-    """A rewriter of `module` whose retired ops are erased in the end."""
+    """A rewriter of `module` that erases retired ops at the end."""
     with module.context, ir.Location.unknown():
-        made = rewriter(module)
-        yield made
-        made.finish()
+        instance = rewriter(module)
+        yield instance
+        instance.finish()

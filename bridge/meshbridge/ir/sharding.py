@@ -1,7 +1,7 @@
-"""Meshes and shardings as frozen values, and their arithmetic: shard shapes, group sizes, device groups.
+"""Meshes and shardings as frozen values, and their arithmetic: shard shapes and group sizes.
 
-The dialect's spec: a mesh has axes 0, 1, …; a sharding says for each tensor dimension along which mesh axes it is split, outer
-axis first, and along which axes the value is partial.
+As in the dialect's spec, a mesh has axes 0, 1, …; a sharding has for each tensor dimension the mesh axes that split it, outer
+axis first, and the axes along which the value is partial.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ REDUCTION_KINDS = ("sum", "max", "min", "product", "average", "bitwise_and", "bi
 """The dialect's spec's `#mesh.partial` kinds."""
 
 MAX_DEVICES = 2**20
-"""On which programs are partitioned, and whose tilings are read: plans are found in time on as many, and no machine has more."""
+"""The most devices of a partitioned program, or of a tiling: plans are found in time for as many, and no machine has more."""
 
 MOST_AXES = 2**15
-"""Axes that a mesh may have: the dialect's numbers of axes have 16 bits, with a sign."""
+"""The most axes of a mesh: the dialect's axis numbers have 16 bits, with a sign."""
 
 Axes = tuple[int, ...]
 """Mesh axes from outer to inner."""
@@ -33,7 +33,7 @@ Split = tuple[Axes, ...]
 
 @dataclass(frozen=True)
 class AxisRef:
-    """An axis as the user knows it, or with `size` the sub-axis that starts after a product `pre` of the sizes outside of it."""
+    """One of the user's axes, or with `size` the sub-axis that starts after a product `pre` of the sizes outside of it."""
 
     name: str
     pre: int = 1
@@ -44,7 +44,7 @@ class AxisRef:
 
     @property
     def label(self) -> str:
-        """The same without quotes, for people: `x`, `x:(2)4`."""
+        """The text without quotes: `x`, `x:(2)4`."""
         return f"{self.name}{self._part}"
 
     @property
@@ -60,26 +60,26 @@ class _GroupSizes(dict[Axes, int]):
         self._shape = shape
 
     def __missing__(self, axes: Axes) -> int:
-        found = self[axes] = prod(map(self._shape.__getitem__, axes))
-        return found
+        size = self[axes] = prod(map(self._shape.__getitem__, axes))
+        return size
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """A device mesh. `shape` has the sizes of the axes that the dialect numbers.
+    """A device mesh. `shape` has the sizes of the axes as the dialect numbers them.
 
-    Each axis that the user knows is one of these, or a run of several, outer to inner: the digits of a coordinate along it. A
-    shorter run is a sub-axis. So 2x2x2 with the names x, y and the digits 1, 2 is 2x4 to the user, and axis 2 is `"y":(2)2`.
+    Each of the user's axes is one of these, or a run of several, outer to inner: the digits of a coordinate along it. A shorter
+    run is a sub-axis. So 2x2x2 with the names x, y and the digits 1, 2 is 2x4 to the user, and axis 2 is `"y":(2)2`.
     """
 
     name: str
     shape: tuple[int, ...]
     axis_names: tuple[str, ...] = ()
-    "What the user calls the axes; empty where they go by their number."
+    "The user's names of the axes; empty if they are numbered."
     device_ids: tuple[int, ...] = ()
-    "Devices in row-major order of the mesh where it differs from 0, 1, 2, …"
+    "Devices in row-major order of the mesh, if it differs from 0, 1, 2, …"
     digits: tuple[int, ...] = ()
-    "How many entries of `shape` each of the user's axes is; empty where all are one."
+    "The number of entries of `shape` of each of the user's axes; empty if all have one."
 
     @cached_property
     def _hash(self) -> int:
@@ -104,12 +104,12 @@ class Mesh:
 
     @cached_property
     def group_sizes(self) -> _GroupSizes:
-        """The same by axes, for what asks often."""
+        """Group sizes by axes, for frequent lookups."""
         return _GroupSizes(self.shape)
 
     @cached_property
     def runs(self) -> dict[str, Axes]:
-        """The axes that make up each axis of the user's, by its name."""
+        """The axes of each of the user's axes, by name."""
         counts = self.digits or (1,) * self.rank
         ends = itertools.accumulate(counts)
         runs = (tuple(range(end - count, end)) for count, end in zip(counts, ends, strict=True))
@@ -117,25 +117,25 @@ class Mesh:
 
     @property
     def named_axes(self) -> list[tuple[str, int]]:
-        """Name and size of each axis of the user's."""
+        """Name and size of each of the user's axes."""
         return [(name, self.group_size(run)) for name, run in self.runs.items()]
 
     def axes_of(self, ref: AxisRef) -> Axes:
-        """The axes that make up `ref`, outer to inner. Raises KeyError for an axis that the mesh does not have."""
+        """The axes of `ref`, outer to inner. Raises KeyError for an axis that the mesh does not have."""
         run = self.runs[ref.name]
         if ref.size is None:
             return run
         return tuple(axis for axis in run if ref.pre <= self.group_size(range(run[0], axis)) < ref.pre * ref.size)
 
     def refs_of(self, axes: Iterable[int]) -> list[AxisRef]:
-        """What the user calls `axes`: neighbouring digits of one axis are one sub-axis, and all of them the axis."""
-        found: list[list[int]] = []
+        """The user's names of `axes`: adjacent digits of one axis are one sub-axis, and all of them the axis."""
+        runs: list[list[int]] = []
         for axis in axes:
-            if found and found[-1][-1] + 1 == axis and self._name_of[axis] == self._name_of[axis - 1]:
-                found[-1].append(axis)
+            if runs and runs[-1][-1] + 1 == axis and self._name_of[axis] == self._name_of[axis - 1]:
+                runs[-1].append(axis)
             else:
-                found.append([axis])
-        return [self._ref(tuple(part)) for part in found]
+                runs.append([axis])
+        return [self._ref(tuple(run)) for run in runs]
 
     def _ref(self, part: Axes) -> AxisRef:
         name = self._name_of[part[0]]
@@ -147,11 +147,11 @@ class Mesh:
         return tuple(name for name, run in self.runs.items() for _ in run)
 
     def labels(self, axes: Iterable[int]) -> tuple[str, ...]:
-        """`refs_of` for people."""
+        """`refs_of` as texts."""
         return tuple(ref.label for ref in self.refs_of(axes))
 
     def axis_name(self, axis: int) -> str:
-        """What the user calls one axis."""
+        """The user's name of one axis."""
         return self._ref((axis,)).label
 
     def ordered_devices(self) -> tuple[int, ...]:
@@ -161,7 +161,7 @@ class Mesh:
 
 @dataclass(frozen=True)
 class Sharding:
-    """How one tensor is sharded on a mesh. `split_axes` has one entry per dimension of the tensor (see `padded`).
+    """The sharding of one tensor on a mesh. `split_axes` has one entry per dimension of the tensor (see `padded`).
 
     `halo_sizes` and `offsets` are flat, as in the dialect's spec; entries may be DYNAMIC.
     """
@@ -193,8 +193,8 @@ class Sharding:
 
     def copied_axes(self, mesh: Mesh) -> Axes:
         """The axes along which devices hold copies."""
-        taken = {*self.used_axes, *self.partial_axes}
-        return tuple(axis for axis in range(mesh.rank) if axis not in taken and mesh.shape[axis] > 1)
+        used = {*self.used_axes, *self.partial_axes}
+        return tuple(axis for axis in range(mesh.rank) if axis not in used and mesh.shape[axis] > 1)
 
     @property
     def summed_axes(self) -> Axes:
@@ -202,39 +202,39 @@ class Sharding:
         return self.partial_axes if self.partial_kind == "sum" else ()
 
     def padded(self, rank: int) -> Sharding:
-        """The same sharding with exactly `rank` entries in `split_axes`; the dialect lets trailing empty ones be left out."""
+        """The sharding with exactly `rank` entries in `split_axes`; the dialect omits empty ones at the end."""
         if len(self.split_axes) == rank:
             return self
         return replace(self, split_axes=(self.split_axes + ((),) * rank)[:rank])
 
     def trimmed(self) -> Sharding:
-        """The same sharding without the empty entries at the end of `split_axes`, which say nothing."""
+        """The sharding without the empty entries at the end of `split_axes`, which are optional."""
         return replace(self, split_axes=without_end(self.split_axes))
 
     @property
     def is_plain(self) -> bool:
-        """Whether shards are the blocks of the ceiling division: no halo sizes, no offsets."""
+        """Whether shards are blocks of the ceiling division, without halo sizes and offsets."""
         return not (self.halo_sizes or self.offsets)
 
     def plain(self) -> Sharding:
-        """The same sharding without halo sizes and offsets."""
+        """The sharding without halo sizes and offsets."""
         return self if self.is_plain else replace(self, halo_sizes=(), offsets=())
 
     def without_partial(self) -> Sharding:
         return replace(self, partial_axes=(), partial_kind="sum") if self.partial_axes else self
 
     def for_callers(self) -> Sharding:
-        """What a caller holds: the terms of a sum, for which JAX and Shardy have a word, but the reduced value of other kinds."""
+        """A caller's sharding: partial sums, for which JAX and Shardy have a word, but reduced values of other kinds."""
         return self if self.summed_axes else self.without_partial()
 
 
 def without_end(split: Split) -> Split:
-    """`split` without empty lists at its end, which the dialect leaves out."""
+    """`split` without empty lists at its end, which the dialect omits."""
     return split[: max((dim + 1 for dim, axes in enumerate(split) if axes), default=0)]
 
 
 def replicated(mesh: Mesh, rank: int) -> Sharding:
-    """Replicated: every device holds the tensor."""
+    """The replicated sharding: every device has the whole tensor."""
     return Sharding(mesh.name, ((),) * rank)
 
 
@@ -252,7 +252,7 @@ def is_even(shape: tuple[int, ...], mesh: Mesh, split: Split) -> bool:
 
 
 def even_split(shape: tuple[int, ...], mesh: Mesh, split: Split) -> Split:
-    """`split` up to the first axis that leaves a dimension uneven: what arguments and results of a program may have."""
+    """`split` up to the first axis that leaves a dimension uneven; arguments and results of a program must be even."""
     return tuple(
         next(axes[:count] for count in range(len(axes), -1, -1) if size % mesh.group_size(axes[:count]) == 0)
         for size, axes in zip(shape, split, strict=True)

@@ -1,4 +1,4 @@
-"""Shifts along digits of the device's number: permutes, or the all-to-alls that do their work where no device is listed."""
+"""Shifts along digits of the device's number: permutes, or all-to-alls that replace them without listing devices."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def shift(
     *,
     rotate: bool = False,
 ) -> ir.Value:
-    """`value` from the member of each group along `digits` that is `offset` before, modulo the group with `rotate`; zeros where
-    there is none. Less than the group is shifted, and more than nothing."""
+    """`value` from the member of each group along `digits` that is `offset` before, modulo the group with `rotate`; zeros if
+    there is no such member. `offset` is not 0, and smaller than the group."""
     count = group_size(digits)
     if groups.lists(mesh):
         steps = rotated(count, offset) if rotate else shifted(count, offset)
@@ -44,24 +44,24 @@ def shift(
 
 
 def _shift(emit: Builder, value: ir.Value, mesh: Mesh, digits: Digits, offset: int, groups: Groups, *, wraps: bool) -> ir.Value:
-    """The same in one level. Row i is a piece of what member i sends, and then of what it is to have."""
+    """The shift in one level. Row i is a piece of what member i sends, and then of what it receives."""
     count, attrs = group_size(digits), groups.collective(mesh, digits, global_ids=False)
     rows = exchange_over(emit, in_rows(emit, value, count), 0, 0, count, attrs)
     if wraps:
-        first = -offset % count
-        rows = emit.concatenate([emit.slice(rows, 0, first, count - first), emit.slice(rows, 0, 0, first)], 0)
+        start = -offset % count
+        rows = emit.concatenate([emit.slice(rows, 0, start, count - start), emit.slice(rows, 0, 0, start)], 0)
     else:
         rows = emit.pad_along(rows, 0, 0, offset, -offset)
     return out_of_rows(emit, exchange_over(emit, rows, 0, 0, count, attrs), shape_of(value))
 
 
 def _wrapped(number: ir.Value, count: int, offset: int, emit: Builder) -> ir.Value:
-    """Whether the member with that `number` of `count` takes from another group what is shifted by `offset`."""
+    """Whether the member with that `number` of `count` receives from another group in a shift by `offset`."""
     return emit.compare("LT", number, offset) if offset > 0 else emit.compare("GE", number, count + offset)
 
 
 def received(elements: float, mesh: Mesh, axes: Axes, offset: int, *, rotate: bool = False) -> float:
-    """Elements that a device receives on average of a shift of buffers of so many."""
+    """Elements that a device receives on average in a shift of buffers of `elements`."""
     count = mesh.group_size(axes)
     if rotate:
         offset = (offset + count // 2) % count - count // 2

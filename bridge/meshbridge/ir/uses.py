@@ -10,43 +10,43 @@ from meshbridge.ir.mlir import ancestor_in, in_program_order, ir
 
 
 def is_argument(value: ir.Value) -> bool:
-    """Whether `value` is an argument of a block."""
+    """Whether `value` is a block argument."""
     return isinstance(value.owner, ir.Block)
 
 
 def defining_op(value: ir.Value) -> ir.Operation | None:
-    """The operation that `value` is a result of; None for an argument of a block."""
+    """The operation that defines `value`; None for a block argument."""
     owner = value.owner
     return None if isinstance(owner, ir.Block) else owner.operation
 
 
 def defining_name(value: ir.Value) -> str:
-    """The name of the operation that `value` is a result of; "" for an argument of a block."""
+    """The name of the operation that defines `value`; "" for a block argument."""
     owner = value.owner
     return "" if isinstance(owner, ir.Block) else str(owner.operation.name)
 
 
 def block_of(value: ir.Value) -> ir.Block:
-    """The block of which `value` is an argument, or in which the operation stands that `value` is a result of."""
+    """The block that defines `value`."""
     owner = value.owner
     return owner if isinstance(owner, ir.Block) else owner.operation.block
 
 
 def look_through(value: ir.Value, names: Container[str]) -> ir.Value:
-    """The value from which operations of `names`, one after the other, compute `value`, each from its first operand."""
+    """The value from which a chain of operations of `names` computes `value`, each from its first operand."""
     while defining_name(value) in names:
         value = op_of(value).operands[0]
     return value
 
 
 def has_one_use(value: ir.Value) -> bool:
-    """Whether exactly one operand is `value`."""
+    """Whether `value` has exactly one use."""
     uses = iter(value.uses)
     return next(uses, None) is not None and next(uses, None) is None
 
 
 def sole_user(value: ir.Value) -> ir.Operation | None:
-    """The operation whose operand is `value`; None if there are several such operands, or none."""
+    """The user of `value`, if it has exactly one use."""
     return next(iter(value.uses)).owner.operation if has_one_use(value) else None
 
 
@@ -55,8 +55,8 @@ def forward_slice(
 ) -> list[ir.Operation]:
     """`ops` and all their transitive users, up to `until` or the end of their block, in program order.
 
-    All of `ops` stand in one block; a user within a region counts as the operation of that block around it. Users in `exclude`
-    are left out, and so is what only they lead to. The search ends once it has more than `limit` operations.
+    All of `ops` are in one block; a user within a region counts as its ancestor in that block. Users in `exclude` are left out,
+    and so are operations that depend only on them. The search ends once it has more than `limit` operations.
     """
     reached = dict.fromkeys(ops)
     worklist = list(reached)
@@ -75,11 +75,11 @@ def forward_slice(
 
 
 def erase_dead(ops: Iterable[ir.Operation]) -> None:
-    """Erases those of `ops` whose results have no use outside of what is erased; fastest where `ops` are in program order."""
+    """Erases those of `ops` whose results are unused outside of what is erased; fastest if `ops` are in program order."""
     # By their first results: the hash of an operation changes with its operands, that of a value does not.
-    left, count = {op.results[0]: op for op in ops if op.results}, -1
-    while len(left) != count:
-        count = len(left)
-        for value, op in reversed(list(left.items())):
+    remaining, count = {op.results[0]: op for op in ops if op.results}, -1
+    while len(remaining) != count:
+        count = len(remaining)
+        for value, op in reversed(list(remaining.items())):
             if not any(list(result.uses) for result in op.results):
-                left.pop(value).erase()
+                remaining.pop(value).erase()

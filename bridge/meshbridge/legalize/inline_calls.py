@@ -39,7 +39,7 @@ class InlineCalls(Pass):
     """
 
     name: ClassVar[str] = "inline-calls"
-    also: ClassVar[tuple[str, ...]] = ("inline",)
+    aliases: ClassVar[tuple[str, ...]] = ("inline",)
 
     def run(self, module: ir.Module) -> None:
         functions = dict(_named(view.operation) for view in module.body.operations if view.operation.name == "func.func")

@@ -20,8 +20,8 @@ from meshbridge.dialect.ops import (
 )
 from meshbridge.ir.digits import axis_digits, group_size
 from meshbridge.ir.mlir import OpError, ir
+from meshbridge.ir.per_device import entry
 from meshbridge.ir.positions import number_along
-from meshbridge.ir.sequences import entry
 from meshbridge.ir.sharding import DYNAMIC, Axes, Sharding
 from meshbridge.lowering.members import Member, linearize
 from meshbridge.lowering.site import Site, lowers

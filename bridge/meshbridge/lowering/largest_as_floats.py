@@ -20,8 +20,8 @@ from typing import ClassVar
 
 from meshbridge.dialect.ops import NAN_FOLLOWS, AllReduceOp, AllSliceOp, ReduceScatterOp
 from meshbridge.ir.builder import op_of, shape_of
+from meshbridge.ir.float_keys import is_orderable
 from meshbridge.ir.mlir import BARRIER, comparison_direction, find, ir
-from meshbridge.ir.ordered import is_orderable
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import Axes
 from meshbridge.ir.uses import is_argument
@@ -50,7 +50,7 @@ class LargestAsFloats(Pass):
              %4 = stablehlo.divide %2, %3
     Output:  the same, %1 with the attribute `meshbridge.nan_follows`
 
-    Any other maximum is computed on integers in the order of the numbers (`ir/ordered.py`), which costs two more kernels. The
+    Any other maximum is computed on integers in the order of the numbers (`ir/float_keys.py`), which costs two more kernels. The
     pass follows elementwise operations, views, sums, products and collectives until no value remains that a lost NaN would
     change. It does not follow padding, so rows that devices pad keep their integers.
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from meshbridge.ir.sequences import PerDevice
+from meshbridge.ir.per_device import PerDevice
 
 
 @dataclass(frozen=True)

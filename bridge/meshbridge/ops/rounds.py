@@ -15,7 +15,7 @@ import numpy as np
 from meshbridge.ir.digits import Numbers
 from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.groups import lists_shifted
-from meshbridge.ir.sequences import PerDevice, members
+from meshbridge.ir.per_device import PerDevice, members
 from meshbridge.ir.sharding import Axes, Mesh, local_shape
 from meshbridge.ir.shifts import received
 from meshbridge.ops.option import Option, tensor_split

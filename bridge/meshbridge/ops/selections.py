@@ -14,7 +14,7 @@ from math import prod
 from meshbridge.ir.builder import Builder, element_of, integers, tensor
 from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import comparison_direction, ir, stablehlo
-from meshbridge.ir.sequences import PerDevice, members
+from meshbridge.ir.per_device import PerDevice, members
 from meshbridge.ir.sharding import Axes
 from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reach import Covered, Reach

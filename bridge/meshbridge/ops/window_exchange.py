@@ -17,8 +17,8 @@ from meshbridge.ir.builder import element_of, shape_of, tensor
 from meshbridge.ir.digits import axis_digits
 from meshbridge.ir.groups import Groups
 from meshbridge.ir.mlir import ir
+from meshbridge.ir.per_device import PerDevice, entry, members
 from meshbridge.ir.positions import Positions
-from meshbridge.ir.sequences import PerDevice, entry, members
 from meshbridge.ir.sharding import Axes
 from meshbridge.ir.shifts import shift
 from meshbridge.ops.reach import Covered, Reach, Window

@@ -27,7 +27,7 @@ from meshbridge.dialect.names import names_in
 from meshbridge.dialect.ops import GATHERED, MANUAL_AXES, OPTION
 from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.mlir import BARRIER, COMPOSITE, MANUAL, OpError, function_type, ir, unwrap, walk, walk_all
-from meshbridge.ir.passes import Known, Pass, register
+from meshbridge.ir.passes import Analyses, Pass, register
 from meshbridge.ir.registry import Registry
 from meshbridge.ir.sharding import Axes, Sharding, replicated
 from meshbridge.legalize.inline_calls import CALLEE, Inliner, callee
@@ -67,7 +67,7 @@ class MeshSpmdization(Pass):
     """
 
     name: ClassVar[str] = "mesh-spmdization"
-    also: ClassVar[tuple[str, ...]] = ("shard-partition",)
+    aliases: ClassVar[tuple[str, ...]] = ("shard-partition",)
     resharding: Resharding = "cheapest"
     "Which plans to take: the cheapest by bytes and number of collectives, or `exact`, the fewest bytes whatever the number."
 
@@ -87,11 +87,11 @@ class MeshSpmdization(Pass):
     def run(self, module: ir.Module) -> None:
         self.run_with(module, {})
 
-    def run_with(self, module: ir.Module, known: Known) -> None:
+    def run_with(self, module: ir.Module, analyses: Analyses) -> None:
         """Partitions as has been decided in the same run, else as the annotations say."""
         bodies = _bodies_of_composites(module)
         with module.context, ir.Location.unknown():
-            decisions: Decisions = known.pop(Decisions, None) or decisions_from_annotations(module)
+            decisions: Decisions = analyses.pop(Decisions, None) or decisions_from_annotations(module)
             for function in decisions.functions:
                 planning = objective(self.target, function.mesh).planning_on(function.mesh)
                 partitioner = _FunctionPartitioner(function, replace(planning, exact=self.resharding == "exact"))

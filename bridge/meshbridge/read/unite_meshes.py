@@ -13,7 +13,7 @@ from meshbridge.dialect.renumber import may_name_axes, renumber
 from meshbridge.ir.mlir import ir, walk_all
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import Axes, Mesh
-from meshbridge.ir.subaxes import cut
+from meshbridge.ir.subaxes import subdivide
 
 
 @register
@@ -44,7 +44,7 @@ class UniteMeshes(Pass):
         bounds = sorted({bound for mesh in views for bound in _bounds(mesh)})
         if any(outer % inner for inner, outer in pairwise(bounds)):
             return
-        united = cut(base, dict(_cuts(base, bounds)))
+        united = subdivide(base, dict(_cuts(base, bounds)))
         for mesh in views:
             if mesh != united:
                 renumber(module, mesh, united, parts=_parts(mesh, united))

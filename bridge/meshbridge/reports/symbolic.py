@@ -30,7 +30,7 @@ from meshbridge.dialect.ops import DEVICE_IDS, MANUAL_AXES
 from meshbridge.dialect.renumber import renumber
 from meshbridge.ir.locations import SourceLocation, members, user_line
 from meshbridge.ir.mlir import MANUAL, MeshError, ir, stablehlo, walk_all
-from meshbridge.ir.passes import Known
+from meshbridge.ir.passes import Analyses
 from meshbridge.ir.sharding import MAX_DEVICES, Mesh
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read.formats import Program
@@ -202,8 +202,8 @@ class _BasePlan:
         before = find_mesh(module)
         if before is None:
             raise MeshError("error: the program has no mesh, expected one on which it communicates")
-        results: Known = {}
-        run(self._stages("legal", "decided"), module, known=results, verified="none")
+        results: Analyses = {}
+        run(self._stages("legal", "decided"), module, analyses=results, verified="none")
         self.decisions: Decisions = results[Decisions]
         after = find_mesh(module)
         assert after is not None
@@ -251,8 +251,8 @@ class _BasePlan:
         decisions = transfer_decisions(self.decisions, module)
         if not uneven_values(decisions) <= self.uneven:
             raise ProgramMismatchError("error: shards are uneven at other sizes")
-        results: Known = {Decisions: decisions}
-        run(self._stages("decided", "optimised"), module, known=results, verified="none")
+        results: Analyses = {Decisions: decisions}
+        run(self._stages("decided", "optimised"), module, analyses=results, verified="none")
         return _by_row(module)
 
     def devices(self, row: FormulaRow, point: Point) -> int:

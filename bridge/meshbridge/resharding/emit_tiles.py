@@ -17,7 +17,7 @@ import numpy as np
 from meshbridge.ir.builder import element_of, shape_of, tensor
 from meshbridge.ir.digits import group_size, numbered
 from meshbridge.ir.mlir import ir
-from meshbridge.ir.sequences import entry
+from meshbridge.ir.per_device import entry
 from meshbridge.resharding.overlaps import Numbers
 from meshbridge.resharding.site import StepSite
 from meshbridge.resharding.steps import Shape

@@ -16,7 +16,7 @@ from meshbridge.dialect import assembly
 from meshbridge.dialect.chains import undefined_chains
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
-from meshbridge.ir.passes import Known, Pass
+from meshbridge.ir.passes import Analyses, Pass
 from meshbridge.partition.gathered import gathered_ops
 from meshbridge.partition.mesh_spmdization import MeshSpmdization
 from meshbridge.read import files, formats
@@ -199,7 +199,7 @@ def _summary(step: type[Pass]) -> str:
 def _pass_help() -> str:
     lines = ["passes, each a flag (--name, --name=option=value):"]
     for name, step in pass_names.registered_passes().items():
-        lines.append(f"  --{name}" + (f" (also {', '.join(f'--{alias}' for alias in step.also)})" if step.also else ""))
+        lines.append(f"  --{name}" + (f" (also {', '.join(f'--{alias}' for alias in step.aliases)})" if step.aliases else ""))
         lines.append(f"      {_summary(step)}")
         lines += [f"      {option}: default {default}" for option, default in pass_names.defaults(step()).items()]
     return "\n".join(lines)
@@ -237,12 +237,12 @@ class _Job:
         if self.mutations:
             self._mutate(program.module)
         timings: list[pipeline.Timing] = []
-        analyses: Known = {}
+        analyses: Analyses = {}
         verified: pipeline.Verify = "each" if self.options.verify_each else "none"
         with progress.shown([step.name for step in self.steps], quiet=self.options.quiet) as steps:
             for count, step in enumerate(self.steps):
                 self._dump("before", step, program.module)
-                timings += pipeline.run((step,), program.module, verified=verified, known=analyses)
+                timings += pipeline.run((step,), program.module, verified=verified, analyses=analyses)
                 self._dump("after", step, program.module)
                 if isinstance(step, MeshSpmdization):
                     for warning in gathered_ops(program.module, {earlier.name for earlier in self.steps[:count]}):
@@ -284,7 +284,7 @@ class _Job:
         """Prints the module if the options ask for it `before` or `after` this pass."""
         options = vars(self.options)
         named = options[f"mlir_print_ir_{when}"].split(",")
-        if options[f"mlir_print_ir_{when}_all"] or not {step.name, *step.also}.isdisjoint(named):
+        if options[f"mlir_print_ir_{when}_all"] or not {step.name, *step.aliases}.isdisjoint(named):
             console.say(f"// -----// IR Dump {when.capitalize()} {step.name} //----- //\n{self._text(module)}", sys.stderr)
 
     def _text(self, module: ir.Module) -> str:

@@ -36,7 +36,7 @@ class AllSliceLowering(IndexLowering):
     """
 
     name: ClassVar[str] = "test-mesh-all-slice-op-lowering"
-    also: ClassVar[tuple[str, ...]] = ("test-grid-all-slice-op-lowering",)
+    aliases: ClassVar[tuple[str, ...]] = ("test-grid-all-slice-op-lowering",)
 
     lowers: ClassVar[type[MeshOpView]] = AllSliceOp
 

@@ -28,7 +28,7 @@ class PairResharding(MeshResharding):
     """
 
     name: ClassVar[str] = "test-mesh-resharding-spmdization"
-    also: ClassVar[tuple[str, ...]] = ("test-grid-resharding-partition",)
+    aliases: ClassVar[tuple[str, ...]] = ("test-grid-resharding-partition",)
 
     def run(self, module: ir.Module) -> None:
         """Raises OpError at the annotation of the use if a pair has no plan."""

@@ -26,7 +26,7 @@ class ProcessMultiIndexLowering(IndexLowering):
     """
 
     name: ClassVar[str] = "test-mesh-process-multi-index-op-lowering"
-    also: ClassVar[tuple[str, ...]] = ("test-grid-process-multi-index-op-lowering",)
+    aliases: ClassVar[tuple[str, ...]] = ("test-grid-process-multi-index-op-lowering",)
 
     lowers: ClassVar[type[MeshOpView]] = ProcessMultiIndexOp
 

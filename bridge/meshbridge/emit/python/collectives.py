@@ -28,9 +28,9 @@ from meshbridge.emit.python.table import WRITINGS, writes
 from meshbridge.ir.builder import element_of, shape_of
 from meshbridge.ir.device_lists import axes_along, device_table, group_positions, positions_of
 from meshbridge.ir.digits import axis_digits, groups_along
+from meshbridge.ir.float_keys import is_orderable
 from meshbridge.ir.groups import rotated, shifted
 from meshbridge.ir.mlir import ir
-from meshbridge.ir.ordered import is_orderable
 from meshbridge.lowering.exchanges import clamps_start
 
 _KINDS = {"sum": "add", "max": "maximum", "min": "minimum"}

@@ -70,7 +70,7 @@ class RingAttention(Pass):
     """
 
     name: ClassVar[str] = "ring-attention"
-    also_options: ClassVar[Mapping[str, str]] = {"memory": "memory_limit"}
+    option_aliases: ClassVar[Mapping[str, str]] = {"memory": "memory_limit"}
     target: CompileTarget | None = None
     """The device whose predicted step is to become shorter; without one all that can be is a ring. Above its memory limit a ring
     is also chosen if it only saves memory."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from meshbridge.ir.builder import Builder, tensor
 from meshbridge.ir.mlir import context, func, ir, stablehlo
-from meshbridge.ir.sequences import LISTED, PerDevice, Run, entry, members, runs
+from meshbridge.ir.per_device import LISTED, PerDevice, Run, entry, members, runs
 
 
 def program(numbers: np.ndarray | PerDevice) -> ir.Module:
@@ -36,7 +36,7 @@ def spelled(found: list[Run]) -> list[int]:
     listed: list[int] = []
     for run, end in zip(found, [*ends, None], strict=True):
         count = 300 if end is None else end - run.start
-        listed += [run.first[k % len(run.first)] + k // len(run.first) * run.step for k in range(count)]
+        listed += [run.pattern[k % len(run.pattern)] + k // len(run.pattern) * run.step for k in range(count)]
     return listed
 
 

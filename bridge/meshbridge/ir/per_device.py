@@ -1,7 +1,7 @@
 """Entries of a list of numbers, one for each device of a group, as arithmetic on the device's number.
 
-Mostly it is known what the numbers are computed from: `PerDevice`. Where it is not, a list is cut into runs. Within a run, every
-`period` entries the numbers grow by the same `step`:
+`PerDevice` records how the numbers are computed. Any other list is divided into runs. Within a run, every `period` entries the
+numbers grow by the same `step`:
 
     0 0 1 1 2 2 3 3    one run of period 2 and step 1
     5 4 3 2 1 0 0 0    a run of period 1 and step -1, and one of period 1 and step 0
@@ -20,7 +20,8 @@ from meshbridge.ir.digits import Numbers
 from meshbridge.ir.mlir import ir
 
 LISTED = 64
-"""As many entries stand in a table; a longer list is computed. Half a KB of text, as much as arithmetic."""
+"""The most entries of a table; a longer list is computed. A table of this size has half a KB of text, as much as the
+arithmetic."""
 
 _RUNS = 8
 _PERIODS = 16
@@ -29,18 +30,18 @@ _PERIODS = 16
 
 @dataclass(frozen=True, eq=False)
 class PerDevice:
-    """One number for each device of a group, and the arithmetic on the devices' numbers in the group that gives them."""
+    """One number for each device of a group, and the arithmetic on the devices' numbers in the group that computes it."""
 
     values: Numbers
     operation: str
-    "Of StableHLO; none where these are the devices' numbers themselves, or the same one for all."
+    "Of StableHLO; empty for the devices' numbers themselves, and for a constant."
     operands: tuple[PerDevice, ...]
 
     @property
     def is_computed(self) -> bool:
-        """Whether there is arithmetic, and 32 bits hold it."""
-        known = [each.values for each in (self, *self.operands)]
-        return len(known) > 1 and all(each.min() >= -MAX_POSITIONS and each.max() < MAX_POSITIONS for each in known)
+        """Whether there is arithmetic, and it fits 32 bits."""
+        values = [numbers.values for numbers in (self, *self.operands)]
+        return len(values) > 1 and all(array.min() >= -MAX_POSITIONS and array.max() < MAX_POSITIONS for array in values)
 
     def __add__(self, other: PerDevice | int) -> PerDevice:
         return self._with("add", np.add, other)
@@ -62,28 +63,30 @@ class PerDevice:
         return PerDevice(np.abs(self.values), "abs", (self,))
 
     def at_least(self, other: PerDevice | int, devices: Numbers | None = None) -> PerDevice:
-        """The larger one of each two; where that matters on some `devices` only, anything on the others."""
+        """The elementwise maximum; only its values on `devices` matter."""
         return self._bounded("maximum", np.maximum, other, devices)
 
     def at_most(self, other: PerDevice | int, devices: Numbers | None = None) -> PerDevice:
-        """The smaller one of each two; where that matters on some `devices` only, anything on the others."""
+        """The elementwise minimum; only its values on `devices` matter."""
         return self._bounded("minimum", np.minimum, other, devices)
 
     def _bounded(self, operation: str, compute: np.ufunc, other: PerDevice | int, devices: Numbers | None) -> PerDevice:
-        found = self._with(operation, compute, other)
-        if devices is not None and np.array_equal(found.values[devices], self.values[devices]):
+        bounded = self._with(operation, compute, other)
+        if devices is not None and np.array_equal(bounded.values[devices], self.values[devices]):
             return self
-        return found
+        return bounded
 
     def _with(self, operation: str, compute: np.ufunc, other: PerDevice | int) -> PerDevice:
-        """One of both where the other changes nothing."""
+        """The result of an operation; one of its operands if they are equal."""
         second = other if isinstance(other, PerDevice) else PerDevice(np.broadcast_to(np.int64(other), self.values.shape), "", ())
         values: Numbers = compute(self.values, second.values)
-        same = [each for each in (self, second) if values[-1] == each.values[-1] and np.array_equal(values, each.values)]
-        return same[0] if same else PerDevice(values, operation, (self, second))
+        equal = [
+            numbers for numbers in (self, second) if values[-1] == numbers.values[-1] and np.array_equal(values, numbers.values)
+        ]
+        return equal[0] if equal else PerDevice(values, operation, (self, second))
 
     def _raised(self, divisor: int) -> PerDevice:
-        """The same plus a multiple of `divisor`, none negative: StableHLO divides towards 0."""
+        """The numbers plus a multiple of `divisor`, so that none is negative: StableHLO divides towards 0."""
         return self + max(0, -(int(self.values.min()) // divisor)) * divisor
 
     def _above(self, other: PerDevice) -> int:
@@ -96,36 +99,37 @@ def members(count: int) -> PerDevice:
 
 
 class Run(NamedTuple):
-    """Entries from number `start` on: `first` and, every `len(first)` entries, the same plus `step`."""
+    """Entries from number `start`: `pattern`, and for every further `len(pattern)` entries the same plus `step`."""
 
     start: int
-    first: tuple[int, ...]
+    pattern: tuple[int, ...]
     step: int
 
 
 def entry(emit: Builder, numbers: PerDevice | Numbers | Sequence[int], index: ir.Value) -> ir.Value:
-    """The number at run-time `index`, tensor<i32>: of a table, or computed. Raises TooLargeError for numbers of more bits."""
+    """The number at the run-time `index`, tensor<i32>, from a table or computed. Raises TooLargeError for numbers of more
+    bits."""
     listed = numbers.values if isinstance(numbers, PerDevice) else np.asarray(numbers, np.int64)
     if len(listed) > 1 and _is_line(listed):
         return _of_run(emit, Run(0, (int(listed[0]),), int(listed[1] - listed[0])), index)
     if len(listed) > LISTED and isinstance(numbers, PerDevice) and numbers.is_computed:
-        first, *others = [entry(emit, operand, index) for operand in numbers.operands]
-        return emit.elementwise(numbers.operation, first, *others)
-    found = runs(listed) if len(listed) > LISTED else None
-    if found is None:
+        left, *right = [entry(emit, operand, index) for operand in numbers.operands]
+        return emit.elementwise(numbers.operation, left, *right)
+    pieces = runs(listed) if len(listed) > LISTED else None
+    if pieces is None:
         return emit.entry(emit.table(listed), index)
-    value = _of_run(emit, found[0], index)
-    for run in found[1:]:
-        value = emit.select(emit.compare("GE", index, run.start), _of_run(emit, run, index), value)
+    value = _of_run(emit, pieces[0], index)
+    for piece in pieces[1:]:
+        value = emit.select(emit.compare("GE", index, piece.start), _of_run(emit, piece, index), value)
     return value
 
 
 def _of_run(emit: Builder, run: Run, index: ir.Value) -> ir.Value:
-    period = len(run.first)
+    period = len(run.pattern)
     own = emit.subtract(index, run.start) if run.start else index
     if period == 1:
-        return _line(emit, own, run.step, run.first[0])
-    within = entry(emit, run.first, emit.elementwise("remainder", own, period))
+        return _line(emit, own, run.step, run.pattern[0])
+    within = entry(emit, run.pattern, emit.elementwise("remainder", own, period))
     return emit.add(_line(emit, emit.elementwise("divide", own, period), run.step, 0), within)
 
 
@@ -142,32 +146,32 @@ def _line(emit: Builder, index: ir.Value, step: int, first: int) -> ir.Value:
 
 
 def runs(numbers: Numbers) -> list[Run] | None:
-    """A few runs that follow each other, of short periods; None where they hold a quarter of the numbers or more."""
+    """A few runs of short periods that follow each other; None if they contain a quarter of the numbers or more."""
     changes: list[Numbers] = []
     for period in range(1, _PERIODS + 1):
         grown = numbers[period:] - numbers[:-period]
         changes.append(np.append(np.flatnonzero(np.diff(grown)) + 1, len(grown)))
-        if period & (period - 1) == 0 and (found := _with_periods(numbers, changes)) is not None:
-            return found
+        if period & (period - 1) == 0 and (pieces := _with_periods(numbers, changes)) is not None:
+            return pieces
     return None
 
 
 def _with_periods(numbers: Numbers, changes: Sequence[Numbers]) -> list[Run] | None:
     """The fewest runs; `changes` has, for each period from 1 on, the entries from which the numbers grow by another step."""
-    found: list[Run] = []
+    pieces: list[Run] = []
     start = 0
     while start < len(numbers):
-        if len(found) == _RUNS or 4 * sum(len(run.first) for run in found) > len(numbers):
+        if len(pieces) == _RUNS or 4 * sum(len(run.pattern) for run in pieces) > len(numbers):
             return None
-        ends = [_end(len(numbers), start, period, each) for period, each in enumerate(changes, 1)]
+        ends = [_end(len(numbers), start, period, ends_of_period) for period, ends_of_period in enumerate(changes, 1)]
         end = max(ends)
         after = start + ends.index(end) + 1
         step = int(numbers[after] - numbers[start]) if after < len(numbers) else 0
-        found.append(Run(start, tuple(numbers[start:after].tolist()), step))
+        pieces.append(Run(start, tuple(numbers[start:after].tolist()), step))
         start = end
-    return found
+    return pieces
 
 
 def _end(count: int, start: int, period: int, changes: Numbers) -> int:
-    """The end of the run of that period that starts there."""
+    """The end of the run of that period from `start`."""
     return int(changes[np.searchsorted(changes, start, side="right")]) + period if start < count - period else count
