@@ -1,1 +1,1 @@
-"""What can be read off a program: how often an op is executed, trip counts, known values, the collectives of optimised HLO."""
+"""Analyses of programs: executions of ops, trip counts, known values, and the collectives of optimised HLO."""

@@ -1,4 +1,4 @@
-"""How often a counter passes the test of its loop: an integer of a few bits, which wraps around.
+"""Trip counts of loops with an integer counter of a few bits, which wraps around.
 
 i from 10 by -1 while i < 5                    never: 10 is not below 5
 i from 0 by -1 while i < 5, of 8 bits          129 times: 0, -1, … -128, and then 127
@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "NE": "NE", "EQ": "EQ"}
-"""The direction of a comparison whose operands change places."""
+"""The direction of a comparison after its operands are exchanged."""
 
 
 @dataclass(frozen=True)
 class Counter:
-    """An integer between `low` and `high`, all values of its type, that goes from `start` by `step` as long as the comparison
+    """An integer between `low` and `high`, the bounds of its type, that goes from `start` by `step` while the comparison
     `direction` of it with `limit` holds."""
 
     direction: str
@@ -27,20 +27,20 @@ class Counter:
 
     @property
     def trips(self) -> int | None:
-        """How often the test holds before it fails; None where it never fails."""
+        """The number of iterations before the test fails; None if it never fails."""
         if self.direction == "EQ":
             return 0 if self.start != self.limit else None if self.wrapped(self.step) == 0 else 1
-        first, last = max(self.low, self._ends[0]), min(self.high, self._ends[1])
-        if first > last:
+        low, high = max(self.low, self._ends[0]), min(self.high, self._ends[1])
+        if low > high:
             return None
-        if first <= self.start <= last:
+        if low <= self.start <= high:
             return 0
         values = self.high - self.low + 1
-        return _first_multiple(self.step % values, values, (first - self.start) % values, (last - self.start) % values)
+        return _first_multiple(self.step % values, values, (low - self.start) % values, (high - self.start) % values)
 
     @property
     def _ends(self) -> tuple[int, int]:
-        """The first and the last number for which the test fails."""
+        """The bounds of the numbers for which the test fails."""
         return {
             "LT": (self.limit, self.high),
             "LE": (self.limit + 1, self.high),
@@ -50,15 +50,15 @@ class Counter:
         }[self.direction]
 
     def wrapped(self, number: int) -> int:
-        """The value of the counter's type that `number` wraps around to."""
+        """`number` wrapped around to the counter's type."""
         return (number - self.low) % (self.high - self.low + 1) + self.low
 
 
 def _first_multiple(step: int, modulus: int, low: int, high: int) -> int | None:
-    """The least n for which n * step modulo `modulus` lies between `low` and `high`; None if there is none.
+    """The least n for which n * step modulo `modulus` is between `low` and `high`; None if there is none.
 
-    `step` is less than `modulus`, and 0 <= low <= high < modulus. As in Euclid's algorithm, both shrink from call to call: where
-    no multiple of the step lies there before it wraps, the question is how often it wraps.
+    `step` is less than `modulus`, and 0 <= low <= high < modulus. As in Euclid's algorithm, both shrink from call to call: if no
+    multiple of the step is in the range before it wraps, the question is how often it wraps.
     """
     if low == 0:
         return 0

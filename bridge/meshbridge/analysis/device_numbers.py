@@ -1,4 +1,4 @@
-"""Scalars that follow from a device's number alone, as `lax.axis_index` and what is computed of it: their values on every device.
+"""The values, on every device, of scalars that depend only on a device's number, like `lax.axis_index`.
 
 %0 = stablehlo.partition_id : tensor<ui32>            [0, 1, 2, 3, 4, 5, 6, 7]  on a mesh of 4x2
 %1 = stablehlo.divide %0, (2 : tensor<ui32>)          [0, 0, 1, 1, 2, 2, 3, 3]  numbers devices along axis 0
@@ -19,22 +19,21 @@ from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
 from meshbridge.ir.uses import defining_op
 
 _DEPTH = 32
-"""How many operations in a row are looked through. Not measured: a bound on time and recursion."""
+"""The most consecutive operations to look through. Not measured: a bound on time and recursion."""
 
 _LARGEST = 2**31
-"""Of numbers below this, products are exact in 64 bits."""
+"""Products of numbers below this are exact in 64 bits."""
 
 
 class DeviceNumbers:
-    """Values of scalars on the devices of a mesh, in a program that runs on each of them."""
+    """The values of scalars on the devices of a mesh, in a program that runs on each device."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
         self._numbers: dict[ir.Value, Numbers | None] = {}
 
     def of(self, value: ir.Value, depth: int = _DEPTH) -> Numbers | None:
-        """The one integer, or bit, that `value` holds on each device, by the positions of these on the mesh; None where it does
-        not follow from their numbers."""
+        """The integer or bit `value` on each device, by mesh position; None if it depends on more than the device's number."""
         if value in self._numbers:
             return self._numbers[value]
         op = defining_op(value)
@@ -45,11 +44,11 @@ class DeviceNumbers:
         return self._numbers[value]
 
     def is_same(self, value: ir.Value, axes: Axes) -> bool:
-        """Whether `value` surely is the same on all devices of a group along `axes`."""
+        """Whether `value` is certainly the same on all devices of a group along `axes`."""
         if DYNAMIC in self.mesh.shape or (numbers := self.of(value)) is None:
             return False
-        whole = numbers.reshape(self.mesh.shape)
-        return all(bool((whole == whole.take([0], axis)).all()) for axis in axes)
+        on_mesh = numbers.reshape(self.mesh.shape)
+        return all(bool((on_mesh == on_mesh.take([0], axis)).all()) for axis in axes)
 
     def _computed(self, op: ir.Operation, value: ir.Value, depth: int) -> Numbers | None:
         everywhere = np.arange(self.mesh.size)
@@ -75,11 +74,11 @@ class DeviceNumbers:
 
 
 def axes_numbered(numbers: Numbers, mesh: Mesh) -> Axes:
-    """The axes, outer first, of which each device has its number in its group; none for any other numbers."""
-    whole = numbers.reshape(mesh.shape)
+    """The axes, outer first, along which each device's number is its number in its group; () for any other numbers."""
+    on_mesh = numbers.reshape(mesh.shape)
     origin = [0] * mesh.rank
     next_along = {axis: (*origin[:axis], 1, *origin[axis + 1 :]) for axis, size in enumerate(mesh.shape) if size > 1}
-    steps = {axis: int(whole[place]) - int(whole[tuple(origin)]) for axis, place in next_along.items()}
+    steps = {axis: int(on_mesh[coordinates]) - int(on_mesh[tuple(origin)]) for axis, coordinates in next_along.items()}
     axes = tuple(sorted((axis for axis, step in steps.items() if step > 0), key=lambda axis: -steps[axis]))
     return axes if np.array_equal(group_index(axis_digits(mesh, axes), np.arange(mesh.size)), numbers) else ()
 
@@ -109,12 +108,12 @@ def _combined(combine: Callable[[Numbers, Numbers], Numbers]) -> _Rule:
 
 
 def _divided(op: ir.Operation, left: Numbers, right: Numbers) -> Numbers | None:
-    """Rounded towards zero."""
+    """Division, rounded towards zero."""
     return None if (right == 0).any() else (left - np.fmod(left, right)) // right
 
 
 def _remainder(op: ir.Operation, left: Numbers, right: Numbers) -> Numbers | None:
-    """Of the sign of what is divided."""
+    """The remainder, with the sign of the dividend."""
     return None if (right == 0).any() else np.fmod(left, right)
 
 
@@ -143,4 +142,4 @@ _RULES: dict[str, _Rule] = {
     "stablehlo.select": _selected,
     "stablehlo.clamp": _clamped,
 }
-"""By op, its one number on each device, given those of its operands. A number that its type does not hold counts as unknown."""
+"""By op, its number on each device, given those of its operands. A number that its type cannot represent is unknown."""

@@ -1,4 +1,4 @@
-"""Which operations of a program run, and how often: loop bodies as often as they go round, of branches the one taken."""
+"""The operations that a program executes, and how often: loop bodies by their trip count, and of a branch the one taken."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from meshbridge.ir.sharding import Mesh
 Execution = tuple[ir.Operation, int]
 
 Weigh = Callable[[Sequence[Execution]], float]
-"""What the operations of a branch cost."""
+"""The cost of a branch's operations."""
 
 BRANCHING = frozenset({"stablehlo.case", "stablehlo.if"})
 
 
 def executed(module: ir.Module, whole: Mesh | None = None, *, weigh: Weigh | None = None) -> Iterator[Execution]:
-    """Every op of the module's functions, in order, with how often one run executes it.
+    """Every op of the module's functions, in order, with its number of executions in one run.
 
-    Where the index of a `case` or `if` is known, its branch runs. Of others, the first branch that costs most by `weigh` does;
-    without `weigh`, all of them do. The bodies of reducers are part of their op. A loop whose trip count is unknown counts once
-    (see `is_unknown_loop`). With `whole` the ops speak of a program that is not partitioned yet, on that mesh: the body of a
-    manual computation then runs once for each device along its axes.
+    A `case` or `if` with a known index executes that branch. For others, the first branch of the highest cost by `weigh` counts;
+    without `weigh`, all of them do. The bodies of reducers are part of their op. A loop of unknown trip count counts once (see
+    `is_unknown_loop`). `whole` is the mesh of a program that is not partitioned yet: the body of a manual computation then runs
+    once for each device along its axes.
     """
     for view in module.body.operations:
         function = view.operation
@@ -36,12 +36,12 @@ def executed(module: ir.Module, whole: Mesh | None = None, *, weigh: Weigh | Non
 
 
 def is_unknown_loop(op: ir.Operation) -> bool:
-    """Whether nothing says how often this loop goes round."""
+    """Whether this is a loop of unknown trip count."""
     return op.name == "stablehlo.while" and trip_count(op) is None
 
 
 def branch_weights(op: ir.Operation, weigh: Weigh) -> list[float]:
-    """What each branch of a `case` or `if` costs in one execution, if nothing says which one is taken; empty for other ops."""
+    """The cost of one execution of each branch of a `case` or `if` with an unknown index; empty for other ops."""
     if op.name not in BRANCHING or branch(op) is not None:
         return []
     return [weigh(list(_in_block(region.blocks[0], 1, None, weigh))) for region in op.regions]
@@ -59,19 +59,19 @@ def _in_block(block: ir.Block, times: int, whole: Mesh | None, weigh: Weigh | No
 
 
 def _taken(op: ir.Operation, regions: list[list[Execution]], weigh: Weigh | None) -> list[list[Execution]]:
-    """The regions of `op` that run."""
+    """The regions of `op` that are executed."""
     if op.name not in BRANCHING:
         return regions
-    known = branch(op)
-    if known is not None:
-        return [regions[known]]
+    index = branch(op)
+    if index is not None:
+        return [regions[index]]
     return regions if weigh is None else [max(regions, key=weigh)]
 
 
 def _repeated(op: ir.Operation, whole: Mesh | None) -> int:
     if op.name == "stablehlo.while":
-        found = trip_count(op)
-        return 1 if found is None else found
+        trips = trip_count(op)
+        return 1 if trips is None else trips
     if op.name == MANUAL and whole is not None and MANUAL_AXES in op.attributes:
         return whole.group_size(integers(op.attributes[MANUAL_AXES]))
     return 1

@@ -1,6 +1,6 @@
-"""Reads optimised HLO text, of the CPU's, the TPU's and the GPU's compiler: computations and their instructions.
+"""Reads optimised HLO text of the CPU's, the TPU's and the GPU's compiler: computations and their instructions.
 
-Only what the accounting needs: names, result sizes, operands and the attributes as text.
+It only reads names, result sizes, operands and the text of attributes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ELEMENT_BITS = {
     "f8e3m4": 8, "f8e4m3": 8, "f8e4m3b11fnuz": 8, "f8e4m3fn": 8, "f8e4m3fnuz": 8, "f8e5m2": 8, "f8e5m2fnuz": 8, "f8e8m0fnu": 8,
     "token": 0, "opaque": 0,
 }  # fmt: skip
-"""Bits per element by HLO's name of the type."""
+"""Bits per element, by HLO's type names."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Array:
 @dataclass(frozen=True)
 class Instruction:
     """One instruction of a computation. `arrays` are the leaves of the result's type; `attributes` is the text after the
-    operands. A parameter's number and a constant's value stand where others have their operands.
+    operands. The operand of a parameter is its number, that of a constant its value.
     """
 
     name: str
@@ -56,25 +56,25 @@ class Instruction:
 
     @cached_property
     def called(self) -> tuple[str, ...]:
-        """Names of the computations that this instruction runs (not those that it folds with, such as a reduction's body)."""
+        """The computations that this instruction runs (not those that it reduces with)."""
         if self.opcode == "conditional":
             return tuple(_NAME.findall(_match(_BRANCHES, self.attributes, self)))
         return tuple(_CALLED.findall(self.attributes)) if self.opcode in _CALLING else ()
 
     @property
-    def holds(self) -> bool:
-        """Whether what it runs is part of this one instruction, without a schedule of its own."""
-        return self.opcode in HOLDING
+    def runs_inline(self) -> bool:
+        """Whether the computation that it runs is part of this one instruction, without a schedule of its own."""
+        return self.opcode in INLINE_CALLS
 
     def attribute(self, name: str) -> str | None:
         """The text of the attribute `name=…` or, in a configuration, `"name":…`, up to the next comma or bracket."""
-        found = re.search(rf'(?:\b{name}=|"{name}": ?)"?([^\s,{{}}"\]]*)', self.attributes)
-        return found.group(1) if found else None
+        match = re.search(rf'(?:\b{name}=|"{name}": ?)"?([^\s,{{}}"\]]*)', self.attributes)
+        return match.group(1) if match else None
 
     def braced(self, name: str) -> str:
-        """The text between the braces of the attribute `name={…}`; nothing if there is none."""
-        found = re.search(rf"\b{name}=\{{([^}}]*)\}}", self.attributes)
-        return found.group(1) if found else ""
+        """The text between the braces of the attribute `name={…}`; empty if there is none."""
+        match = re.search(rf"\b{name}=\{{([^}}]*)\}}", self.attributes)
+        return match.group(1) if match else ""
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,9 @@ class Computation:
 
     name: str
     instructions: dict[str, Instruction]
-    "In the order in which they run, if the module is scheduled."
+    "In execution order, if the module is scheduled."
     returned: str
-    "The name of the instruction whose value it returns."
+    "The name of the returned instruction."
 
     @property
     def root(self) -> Instruction:
@@ -93,7 +93,7 @@ class Computation:
 
     @cached_property
     def users(self) -> dict[str, list[Instruction]]:
-        """For each instruction, those that read it."""
+        """For each instruction, its users."""
         users: dict[str, list[Instruction]] = defaultdict(list)
         for instruction in self.instructions.values():
             for operand in dict.fromkeys(instruction.operands):
@@ -103,13 +103,13 @@ class Computation:
     @cached_property
     def parameters(self) -> list[Instruction]:
         """Parameters by number."""
-        found = [i for i in self.instructions.values() if i.opcode == "parameter"]
-        return sorted(found, key=lambda instruction: int(instruction.operands[0]))
+        parameters = [i for i in self.instructions.values() if i.opcode == "parameter"]
+        return sorted(parameters, key=lambda instruction: int(instruction.operands[0]))
 
 
 @dataclass(frozen=True)
 class HloModule:
-    """An optimised module: what one device runs."""
+    """An optimised module, the program of one device."""
 
     name: str
     computations: dict[str, Computation]
@@ -117,31 +117,31 @@ class HloModule:
     partitions: int
     replicas: int
     tiled: bool
-    "Whether layouts have tiles: the TPU's compiler wrote it."
+    "Whether layouts have tiles, as the TPU's compiler writes them."
 
     @property
     def devices(self) -> int:
         return self.partitions * self.replicas
 
     @cached_property
-    def held(self) -> frozenset[str]:
-        """Names of computations that are a part of one instruction and have no schedule of their own."""
+    def inlined(self) -> frozenset[str]:
+        """Names of computations that are part of one instruction, without a schedule of their own."""
         instructions = (op for computation in self.computations.values() for op in computation.instructions.values())
-        return frozenset(name for op in instructions if op.holds for name in op.called)
+        return frozenset(name for op in instructions if op.runs_inline for name in op.called)
 
     def called(self, instruction: Instruction) -> list[Computation]:
-        """The computations that it runs. Raises HloError for one that the text does not hold."""
+        """The computations that an instruction runs. Raises HloError for one that the text does not contain."""
         missing = [name for name in instruction.called if name not in self.computations]
         if missing:
             raise HloError(f"{instruction.opcode} %{instruction.name} runs %{missing[0]}, which the text does not hold")
         return [self.computations[name] for name in instruction.called]
 
 
-HOLDING = frozenset({"fusion", "async-start", "call-start"})
+INLINE_CALLS = frozenset({"fusion", "async-start", "call-start"})
 """Opcodes whose computation is part of the instruction."""
 
 _NAME = re.compile(r"%([\w.\-]+)")
-_CALLING = HOLDING | {"while", "call"}
+_CALLING = INLINE_CALLS | {"while", "call"}
 _LITERAL = frozenset({"parameter", "constant"})
 _CALLED = re.compile(r"\b(?:body|condition|calls|to_apply|called_computation)=%([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}|(true_computation=%\S+, false_computation=%\S+)")
@@ -155,7 +155,7 @@ _COUNT = re.compile(r"\b(num_partitions|replica_count)=(\d+)")
 
 
 def read(text: str) -> HloModule:
-    """Reads the text of one optimised module, as `compiled.as_text()` gives it. Raises HloError with the line it cannot read."""
+    """Reads the text of one optimised module, from `compiled.as_text()`. Raises HloError with the line that it cannot read."""
     lines = text.splitlines()
     module = _MODULE.match(lines[0]) if lines else None
     if module is None:
@@ -179,15 +179,15 @@ def read(text: str) -> HloModule:
 
 
 def _computations(lines: Iterator[str]) -> Iterator[tuple[re.Match[str], Iterator[str]]]:
-    """The header of each computation, and the texts of its instructions, which are to be read before the next one."""
+    """The header of each computation, and the texts of its instructions, which must be read before the next one."""
     for line in lines:
         if header := _HEADER.match(line):
             yield header, _statements(lines)
 
 
 def _statements(lines: Iterator[str]) -> Iterator[str]:
-    """The texts of instructions up to the brace that ends a computation: one ends with the line on which all its brackets are
-    closed, since the attributes of kernels stand on several."""
+    """The texts of instructions up to the brace that ends a computation. An instruction ends with the line that closes all its
+    brackets, since the attributes of kernels span several lines."""
     begun: list[str] = []
     depth = 0
     for line in lines:
@@ -204,7 +204,7 @@ def _statements(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _opened(line: str) -> int:
-    """How many brackets more a line opens than it closes, outside of strings."""
+    """The number of opening minus closing brackets in a line, outside of strings."""
     text = _STRING.sub("", line) if '"' in line else line
     return sum(map(text.count, "{([")) - sum(map(text.count, "})]"))
 
@@ -224,18 +224,18 @@ def _instruction(line: str) -> Instruction:
 
 
 def _arrays(text: str) -> tuple[Array, ...]:
-    """The leaves of a type such as `(f32[2,3]{1,0}, s32[])`; layouts are passed over."""
-    found = [match.groups() for match in _ARRAY.finditer(text) if match.group(1) in ELEMENT_BITS]
-    return tuple(Array(element, tuple(int(size.strip("<= ")) for size in shape.split(",") if size)) for element, shape in found)
+    """The leaves of a type such as `(f32[2,3]{1,0}, s32[])`, without layouts."""
+    arrays = [match.groups() for match in _ARRAY.finditer(text) if match.group(1) in ELEMENT_BITS]
+    return tuple(Array(element, tuple(int(size.strip("<= ")) for size in shape.split(",") if size)) for element, shape in arrays)
 
 
 def _closing(text: str, opening: int) -> int:
-    """The position behind the parenthesis that closes the one at `opening`."""
+    """The position after the parenthesis that closes the one at `opening`."""
     depth = 0
-    for place in _PARENTHESES.finditer(text, opening):
-        depth += 1 if place.group() == "(" else -1
+    for match in _PARENTHESES.finditer(text, opening):
+        depth += 1 if match.group() == "(" else -1
         if depth == 0:
-            return place.end()
+            return match.end()
     raise HloError(f"a parenthesis stays open: {text[:200]!r}")
 
 
@@ -243,7 +243,7 @@ _PARENTHESES = re.compile(r"[()]")
 
 
 def _match(pattern: re.Pattern[str], text: str, instruction: Instruction) -> str:
-    found = pattern.search(text)
-    if found is None:
+    match = pattern.search(text)
+    if match is None:
         raise HloError(f"{instruction.opcode} %{instruction.name}: expected {pattern.pattern!r} in {text[:200]!r}")
-    return found.group(1) or found.group(2)
+    return match.group(1) or match.group(2)

@@ -1,4 +1,4 @@
-"""What an optimised module sends: each collective with its group, its bytes in the ring model, and how often it runs."""
+"""The collectives of an optimised module, with their groups, bytes in the ring model, and number of executions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from meshbridge.analysis.hlo import Computation, HloModule, Instruction
 from meshbridge.analysis.hlo_executions import Executions
 from meshbridge.analysis.hlo_groups import crossing_sources, group_size
-from meshbridge.analysis.hlo_issued import Issued, issued_collectives
+from meshbridge.analysis.hlo_issued import IssuedCollective, issued_collectives
 from meshbridge.analysis.hlo_slices import sliced_results
 from meshbridge.analysis.ring import WIRE_BYTES
 
@@ -18,21 +18,21 @@ KINDS = tuple(WIRE_BYTES)
 
 @dataclass(frozen=True)
 class HloCollective:
-    """One collective instruction. Bytes are per device and execution; `scattered_bytes` count an all-reduce as the reduce-scatter
-    that it amounts to where it is only sliced (XLA forms none on CPU).
+    """One collective instruction. Bytes are per device and execution; `scattered_bytes` count an all-reduce whose result is only
+    sliced as a reduce-scatter (XLA forms none on CPU).
     """
 
     name: str
     kind: str
     group: int
     bytes_by_element: dict[str, float]
-    "Wire bytes of the operands of each element type, by its name in HLO."
+    "Wire bytes of the operands of each element type, by HLO's type names."
     scattered_bytes: float
     executions: int
     asynchronous: bool
-    "Whether it is begun by one instruction and waited for by another."
+    "Whether it has a start and a done instruction."
     overlapped: bool
-    "Whether one that computes is scheduled between the two."
+    "Whether a computing instruction is scheduled between the two."
 
     @property
     def wire_bytes(self) -> float:
@@ -41,7 +41,7 @@ class HloCollective:
 
 @dataclass(frozen=True)
 class HloCommunication:
-    """All collectives of a module, with loop bodies counted as often as they run."""
+    """All collectives of a module, with loop bodies counted by their trip counts."""
 
     collectives: tuple[HloCollective, ...]
     unknown_loops: tuple[str, ...]
@@ -53,30 +53,30 @@ class HloCommunication:
 
     @property
     def scattered_bytes(self) -> float:
-        """The same with all-reduces that are only sliced counted as reduce-scatters."""
+        """Wire bytes with all-reduces whose results are only sliced counted as reduce-scatters."""
         return sum(c.scattered_bytes * c.executions for c in self.collectives)
 
     @property
     def overlapped_bytes(self) -> float:
-        """Of the wire bytes, those of collectives during which something computes; the others are exposed."""
+        """The wire bytes of collectives that overlap with computation; the others are exposed."""
         return sum(c.wire_bytes * c.executions for c in self.collectives if c.overlapped)
 
     @property
     def executed(self) -> int:
-        """How many collectives one run starts."""
+        """The number of collectives that one run executes."""
         return sum(c.executions for c in self.collectives)
 
     @property
     def asynchronous(self) -> int:
-        """How many of those run beside other instructions."""
+        """The number of asynchronous collectives that one run executes."""
         return sum(c.executions for c in self.collectives if c.asynchronous)
 
     def bytes_by_kind(self) -> dict[str, float]:
-        """Wire bytes per device of each kind that occurs."""
+        """Wire bytes per device, by kind."""
         return {kind: sum(by_element.values()) for kind, by_element in self.bytes_by_element().items()}
 
     def bytes_by_element(self) -> dict[str, dict[str, float]]:
-        """The same by types of elements: compilers send float32 as bfloat16 where only products read it."""
+        """Wire bytes per device, by kind and element type: compilers send float32 as bfloat16 if only products read it."""
         totals: dict[str, dict[str, float]] = {kind: {} for kind in KINDS if any(c.kind == kind for c in self.collectives)}
         for c in self.collectives:
             for element, wire in c.bytes_by_element.items():
@@ -84,43 +84,46 @@ class HloCommunication:
         return totals
 
     def count_by_kind(self) -> dict[str, int]:
-        """Instructions of each kind."""
+        """Number of instructions, by kind."""
         return dict(Counter(c.kind for c in self.collectives))
 
 
 def communication(module: HloModule) -> HloCommunication:
-    """Finds every collective that runs, of branches those of the one that sends most. Those within groups of one device send
-    nothing and are left out.
+    """Finds every executed collective, and of branches those of the one that sends most. Collectives within groups of one device
+    send nothing and are left out.
 
-    Raises HloError on what it cannot read: replica groups in an unknown notation, a collective begun that nothing waits for.
+    Raises HloError for text that it cannot read: replica groups in an unknown notation, a start without a done instruction.
     """
     issued = issued_collectives(module)
     executions = Executions(module)
-    sent = {key: [each for each in map(partial(_collective, module), begun) if each.group > 1] for key, begun in issued.items()}
+    collectives = {
+        key: [collective for collective in map(partial(_collective, module), begun) if collective.group > 1]
+        for key, begun in issued.items()
+    }
 
     def cost(computation: Computation, op: Instruction) -> float:
-        return sum(each.wire_bytes for each in sent.get((computation.name, op.name), ()))
+        return sum(collective.wire_bytes for collective in collectives.get((computation.name, op.name), ()))
 
-    found = (
-        replace(each, executions=times)
+    executed = (
+        replace(collective, executions=times)
         for computation, op, times in executions.of(cost)
-        for each in sent.get((computation.name, op.name), ())
+        for collective in collectives.get((computation.name, op.name), ())
     )
-    return HloCommunication(tuple(found), tuple(executions.unknown_loops))
+    return HloCommunication(tuple(executed), tuple(executions.unknown_loops))
 
 
-def _collective(module: HloModule, issued: Issued) -> HloCollective:
-    """As it runs once."""
+def _collective(module: HloModule, issued: IssuedCollective) -> HloCollective:
+    """One execution of a collective."""
     computation, op, kind = issued.computation, issued.op, issued.kind
-    sent = [computation.instructions[name] for name in op.operands]
+    operands = [computation.instructions[name] for name in op.operands]
     if kind == "ragged-all-to-all":
-        del sent[1:]  # the others are the buffer of the result, and offsets and sizes
+        del operands[1:]  # the others are the buffer of the result, and offsets and sizes
     if kind == "collective-permute":
         sources = crossing_sources(op)
-        group, wire = 2 if sources else 1, [each.bytes * len(sources) / module.devices for each in sent]
+        group, wire = 2 if sources else 1, [operand.bytes * len(sources) / module.devices for operand in operands]
     else:
         group = group_size(module, op, kind)
-        wire = [WIRE_BYTES[kind](group, each.bytes * (group if kind == "all-gather" else 1)) for each in sent]
+        wire = [WIRE_BYTES[kind](group, operand.bytes * (group if kind == "all-gather" else 1)) for operand in operands]
     scattered = wire
     if kind == "all-reduce":
         sliced = sliced_results(module, computation, op, group)
@@ -128,8 +131,8 @@ def _collective(module: HloModule, issued: Issued) -> HloCollective:
         if issued.fused and all(sliced):
             kind, wire = "reduce-scatter", scattered
     by_element: dict[str, float] = {}
-    for each, size in zip(sent, wire, strict=True):
-        for array in each.arrays:
-            part = size if len(each.arrays) == 1 else size * array.bytes / each.bytes
+    for operand, size in zip(operands, wire, strict=True):
+        for array in operand.arrays:
+            part = size if len(operand.arrays) == 1 else size * array.bytes / operand.bytes
             by_element[array.element] = by_element.get(array.element, 0.0) + part
     return HloCollective(op.name, kind, group, by_element, sum(scattered), 1, issued.asynchronous, issued.overlapped)

@@ -1,6 +1,6 @@
-"""What a compiler says that its program costs: the TPU's in cycles, the GPU's scheduler in microseconds.
+"""The compilers' estimates of a program's cost: the TPU's in cycles, the GPU's scheduler's in microseconds.
 
-Both are the compiler's models, not measurements. The TPU's holds no communication.
+Both are models, not measurements. The TPU's does not include communication.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from meshbridge.analysis.ring import WIRE_BYTES
 
 _CYCLES = re.compile(r'"estimated_cycles":"(-?\d+)"')
 _NO_ESTIMATE = 2**63 - 1
-"""What the TPU's compiler writes where it has no estimate."""
+"""The TPU compiler's value for a missing estimate."""
 
 
 @dataclass(frozen=True)
 class TpuCost:
-    """Cycles that one device computes in a step, and how many executed instructions the compiler has no estimate for."""
+    """Computation cycles of one device in a step, and the number of executed instructions without an estimate."""
 
     cycles: float
     without_estimate: int
@@ -29,23 +29,24 @@ class TpuCost:
 
 @dataclass(frozen=True)
 class GpuTime:
-    """Microseconds of a step by the GPU's scheduler, and how many of them the device waits for communication."""
+    """Microseconds of a step according to the GPU's scheduler, and those during which the device waits for communication."""
 
     total: float
     wasted: float
     unmodelled: tuple[str, ...] = ()
-    "Computations that run and compute, but communicate nothing asynchronously: the scheduler gives them no time."
+    "Executed computations without asynchronous communication: the scheduler gives them no time."
 
 
 def tpu_cost(text: str) -> TpuCost:
-    """Loop bodies as often as they run, of branches the dearest. Raises HloError for a text without estimates."""
+    """Loop bodies count by their trip count, and the most expensive branch counts. Raises HloError for a text without
+    estimates."""
     module = hlo.read(text)
     estimates = {
-        (name, op.name): int(found.group(1))
+        (name, op.name): int(match.group(1))
         for name, computation in module.computations.items()
-        if name not in module.held
+        if name not in module.inlined
         for op in computation.instructions.values()
-        if (found := _CYCLES.search(op.attributes))
+        if (match := _CYCLES.search(op.attributes))
     }
     if not estimates:
         raise HloError("no instruction has estimated_cycles: the text does not come from the TPU's compiler")
@@ -67,10 +68,10 @@ _FIGURE = re.compile(r"(Total wasted cycles|Total cycles): (\S+)")
 
 
 def gpu_time(text: str, log: str) -> GpuTime:
-    """The time of a module by the log of XLA's latency-hiding scheduler, as TF_CPP_VMODULE=latency_hiding_scheduler=1 and
-    TF_CPP_MIN_LOG_LEVEL=0 print it. Loop bodies count as often as they run, of branches the dearest.
+    """The time of a module according to the log of XLA's latency-hiding scheduler, as TF_CPP_VMODULE=latency_hiding_scheduler=1
+    and TF_CPP_MIN_LOG_LEVEL=0 print it. Loop bodies count by their trip count, and the most expensive branch counts.
 
-    Raises HloError if the log says nothing of a computation that has something to hide.
+    Raises HloError if the log lacks a computation with communication to hide.
     """
     module = hlo.read(text)
     times = _scheduled_times(log, module.name)
@@ -79,7 +80,7 @@ def gpu_time(text: str, log: str) -> GpuTime:
 
     def total(computation: Computation, op: Instruction) -> float:
         """The time of a whole computation, at its root."""
-        if op is not computation.root or computation.name in module.held:
+        if op is not computation.root or computation.name in module.inlined:
             return 0.0
         if computation.name in times:
             return times[computation.name].total
@@ -103,18 +104,18 @@ def _check_nothing_is_hidden(computation: Computation) -> None:
 
 
 def _scheduled_times(log: str, module: str) -> dict[str, GpuTime]:
-    """By computation, the last that the log says of it after scheduling."""
-    found: dict[str, dict[str, float]] = {}
+    """By computation, the log's last figures after scheduling."""
+    figures_of: dict[str, dict[str, float]] = {}
     figures: dict[str, float] | None = None
     after = False
     for line in log.splitlines():
         if phase := _PHASE.search(line):
             after, figures = phase.group(1) == "after", None
         elif after and (named := _COMPUTATION.search(line)):
-            figures = found.setdefault(named.group(1), {}) if named.group(2) == module else None
+            figures = figures_of.setdefault(named.group(1), {}) if named.group(2) == module else None
         elif figures is not None and (figure := _FIGURE.search(line)):
             figures[figure.group(1)] = float(figure.group(2))
-    for name, each in found.items():
-        if len(each) < 2:
+    for name, last_figures in figures_of.items():
+        if len(last_figures) < 2:
             raise HloError(f"the scheduler's log breaks off in what it says of %{name}")
-    return {name: GpuTime(each["Total cycles"], each["Total wasted cycles"]) for name, each in found.items()}
+    return {name: GpuTime(times["Total cycles"], times["Total wasted cycles"]) for name, times in figures_of.items()}

@@ -1,4 +1,4 @@
-"""How often each instruction of an optimised module runs: loop bodies as often as they go round, of branches the dearest one."""
+"""The number of executions of each instruction of an optimised module, with the most expensive branches."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from meshbridge.analysis.hlo import Computation, HloError, HloModule, Instructio
 from meshbridge.analysis.hlo_trip_count import trip_count
 
 Execution = tuple[Computation, Instruction, int]
-"""An instruction, its computation, and how often it runs."""
+"""An instruction, its computation, and its number of executions."""
 
 Cost = Callable[[Computation, Instruction], float]
-"""What an instruction costs in one execution, without what it calls."""
+"""The cost of one execution of an instruction, without the computations that it calls."""
 
 
 class Executions:
-    """The computations of a module that run, each after those that it calls."""
+    """The executed computations of a module, callees first."""
 
     def __init__(self, module: HloModule) -> None:
         self.module = module
@@ -27,35 +27,35 @@ class Executions:
         self._order = self._callees_first()
 
     def of(self, cost: Cost) -> Iterator[Execution]:
-        """Every instruction that runs. Of branches, the first that costs most runs."""
+        """Every executed instruction. Of branches, the first of the highest cost is executed."""
         total: dict[str, float] = {}
-        taken: dict[str, list[tuple[str, int]]] = {}
+        calls: dict[str, list[tuple[str, int]]] = {}
         for computation in self._order:
-            runs = taken[computation.name] = []
+            runs = calls[computation.name] = []
             for instruction, called, times in self._calls[computation.name]:
                 if instruction.opcode == "conditional":
-                    called = [max(called, key=lambda branch: total[branch.name])]
-                runs.extend((each.name, times) for each in called)
+                    called = [max(called, key=lambda callee: total[callee.name])]
+                runs.extend((callee.name, times) for callee in called)
             own = sum(cost(computation, instruction) for instruction in computation.instructions.values())
             total[computation.name] = own + sum(total[name] * times for name, times in runs)
         executions = Counter({self.module.entry: 1})
         for computation in reversed(self._order):
             number = executions[computation.name]
-            for name, times in taken[computation.name]:
+            for name, times in calls[computation.name]:
                 executions[name] += number * times
             if number:
                 yield from ((computation, instruction, number) for instruction in computation.instructions.values())
 
     def _callees_first(self) -> list[Computation]:
-        """Raises HloError where computations call each other in a circle."""
+        """Raises HloError if computations call each other recursively."""
         reached, waiting = {self.module.entry}, [self.module.entry]
         while waiting:
             computation = self.module.computations[waiting.pop()]
             calls = self._calls[computation.name] = list(self._called(computation))
-            new = {each.name for _, called, _ in calls for each in called} - reached
-            reached |= new
-            waiting += sorted(new)
-        graph = {name: [each.name for _, called, _ in calls for each in called] for name, calls in self._calls.items()}
+            callees = {callee.name for _, called, _ in calls for callee in called} - reached
+            reached |= callees
+            waiting += sorted(callees)
+        graph = {name: [callee.name for _, called, _ in calls for callee in called] for name, calls in self._calls.items()}
         try:
             return [self.module.computations[name] for name in TopologicalSorter(graph).static_order()]
         except CycleError as error:
@@ -69,8 +69,8 @@ class Executions:
     def _trips(self, computation: Computation, instruction: Instruction) -> int:
         if instruction.opcode != "while":
             return 1
-        found = trip_count(self.module, computation, instruction)
-        if found is None:
+        trips = trip_count(self.module, computation, instruction)
+        if trips is None:
             self.unknown_loops.append(instruction.name)
             return 1
-        return found
+        return trips

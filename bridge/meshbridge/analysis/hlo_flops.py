@@ -1,11 +1,11 @@
-"""Floating-point operations of the dot products and convolutions that one device runs, from its optimised HLO.
+"""Floating-point operations of one device's dot products and convolutions, from its optimised HLO.
 
 | written as | by the compiler for |
 |---|---|
 | `dot`, also in fusions | CPU, GPU |
 | `convolution` | CPU, TPU: dot products as well, their batches and other dimensions as windows over padding or holes |
 | custom calls of cuBLAS and cuDNN, oneDNN's on CPU | GPU, CPU |
-| kernels of the user's, with or without an estimate | GPU, TPU |
+| kernels of users, with or without an estimate | GPU, TPU |
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Flops:
 
     total: float
     widened: float
-    "Of it, of products of 16-bit floats whose results have 32 bits."
+    "The flops of products of 16-bit floats with 32-bit results."
     uncounted: tuple[str, ...]
-    "Custom calls that may compute products but do not say how many."
+    "Custom calls that may compute products without a known number of flops."
 
 
 def flops(module: HloModule) -> float:
@@ -39,9 +39,9 @@ def flops(module: HloModule) -> float:
 
 
 def count_flops(module: HloModule) -> Flops:
-    """Loop bodies as often as they run, of branches the most expensive one. A window over padding counts like any other.
+    """Loop bodies count by their trip count, and the most expensive branch counts. A window over padding counts like any other.
 
-    Raises HloError on a product whose sizes it cannot read.
+    Raises HloError for a product whose sizes it cannot read.
     """
     uncounted: dict[str, None] = {}
 
@@ -61,7 +61,7 @@ def count_flops(module: HloModule) -> Flops:
 
 
 def _is_widened(computation: Computation, op: Instruction) -> bool:
-    """A kernel may read nothing."""
+    """Whether it multiplies 16-bit floats into 32-bit ones. A kernel may read nothing."""
     return bool(op.operands) and op.arrays[0].element == "f32" and _operand(computation, op, 0).element in ("bf16", "f16")
 
 
@@ -75,17 +75,17 @@ def _operand(computation: Computation, op: Instruction, number: int) -> Array:
 
 
 def _matched(pattern: re.Pattern[str], op: Instruction, what: str) -> re.Match[str]:
-    found = pattern.search(op.attributes)
-    if found is None:
+    match = pattern.search(op.attributes)
+    if match is None:
         raise HloError(f"%{op.name} does not say {what}: {op.attributes[:200]!r}")
-    return found
+    return match
 
 
 def _product(contracted: re.Pattern[str]) -> Callable[[HloModule, Computation, Instruction], float]:
     def count(_: HloModule, computation: Computation, op: Instruction) -> float:
-        left = _operand(computation, op, 0).shape
+        lhs_shape = _operand(computation, op, 0).shape
         dimensions = re.findall(r"\d+", _matched(contracted, op, "what it contracts").group(1))
-        return 2.0 * prod(op.arrays[0].shape) * prod(left[int(dimension)] for dimension in dimensions)
+        return 2.0 * prod(op.arrays[0].shape) * prod(lhs_shape[int(dimension)] for dimension in dimensions)
 
     return count
 
@@ -104,14 +104,14 @@ def _convolution(module: HloModule, computation: Computation, op: Instruction) -
 
 
 def _taps(op: Instruction, number: int, image: int, result: int) -> float:
-    """Elements under the window along one dimension. Where each position has the same number of elements that are neither
-    padding nor holes, that number: so the TPU's compiler writes dimensions of dot products. Otherwise all but the holes.
+    """Elements under the window along one dimension. If each position has the same number of elements that are neither padding
+    nor holes, that number: the TPU's compiler writes dimensions of dot products so. If not, all but the holes.
     """
     window = op.braced("window")
 
-    def field(name: str, otherwise: str) -> list[int]:
-        found = re.search(rf"\b{name}=(\S+)", window)
-        return [int(each) for each in (found.group(1).split("x")[number] if found else otherwise).split("_")]
+    def field(name: str, default: str) -> list[int]:
+        match = re.search(rf"\b{name}=(\S+)", window)
+        return [int(bound) for bound in (match.group(1).split("x")[number] if match else default).split("_")]
 
     (size,), (stride,), pad = field("size", "1"), field("stride", "1"), field("pad", "0_0")
     (holes,), (spread,) = field("lhs_dilate", "1"), field("rhs_dilate", "1")
@@ -121,22 +121,22 @@ def _taps(op: Instruction, number: int, image: int, result: int) -> float:
 
 @lru_cache(maxsize=1 << 12)
 def _elements(size: int, stride: int, pad: int, holes: int, spread: int, image: int, result: int) -> int | None:
-    """How many elements of the image each position of a window sees; None where that differs."""
-    seen = {_inside(position * stride - pad, size, holes, spread, (image - 1) * holes) for position in range(result)}
-    return seen.pop() if len(seen) == 1 else None
+    """The number of elements of the image under each position of a window; None if that differs."""
+    counts = {_inside(position * stride - pad, size, holes, spread, (image - 1) * holes) for position in range(result)}
+    return counts.pop() if len(counts) == 1 else None
 
 
-def _inside(first: int, size: int, holes: int, spread: int, last: int) -> int:
-    """How many of `size` places, `spread` apart from `first` on, are multiples of `holes` between 0 and `last`."""
+def _inside(start: int, size: int, holes: int, spread: int, end: int) -> int:
+    """How many of `size` positions, `spread` apart from `start` on, are multiples of `holes` between 0 and `end`."""
     if holes == 1:
-        return max(0, min(size - 1, (last - first) // spread) - max(0, -(first // spread)) + 1)
+        return max(0, min(size - 1, (end - start) // spread) - max(0, -(start // spread)) + 1)
     if spread == 1:
-        return max(0, min(first + size - 1, last) // holes - -(-max(first, 0) // holes) + 1)
-    return sum(0 <= place <= last and place % holes == 0 for place in range(first, first + size * spread, spread))
+        return max(0, min(start + size - 1, end) // holes - -(-max(start, 0) // holes) + 1)
+    return sum(0 <= position <= end and position % holes == 0 for position in range(start, start + size * spread, spread))
 
 
 def _custom_call(module: HloModule, computation: Computation, op: Instruction) -> float | None:
-    """None for a kernel that does not say what it computes."""
+    """None for a kernel without an estimate."""
     target = op.attribute("custom_call_target") or ""
     counter = next((count for prefix, count in _LIBRARY.items() if target.startswith(prefix)), None)
     if counter is not None:
@@ -147,7 +147,8 @@ def _custom_call(module: HloModule, computation: Computation, op: Instruction) -
 
 
 def _library_convolution(of: str) -> Callable[[HloModule, Computation, Instruction], float]:
-    """cuDNN's: labels and window are those of the forward convolution, `of` names operands and result by their part in it."""
+    """cuDNN's convolutions: labels and window are those of the forward convolution, and `of` names the roles of operands and
+    result in it."""
 
     def count(_: HloModule, computation: Computation, op: Instruction) -> float:
         kernel_labels = _matched(_LABELS, op, "its dim_labels").group(2)
@@ -162,9 +163,9 @@ def _library_convolution(of: str) -> Callable[[HloModule, Computation, Instructi
 
 def _library_attention(_: HloModule, computation: Computation, op: Instruction) -> float:
     target, head_size = op.attribute("custom_call_target") or "", _operand(computation, op, 0).shape[-1]
-    if (found := attention_flops(target, op.attributes, head_size)) is None:
+    if (flops_of_call := attention_flops(target, op.attributes, head_size)) is None:
         raise HloError(f"%{op.name} does not say the shape of its scores: {op.attributes[:200]!r}")
-    return found
+    return flops_of_call
 
 
 _LIBRARY: dict[str, Callable[[HloModule, Computation, Instruction], float]] = {
@@ -177,7 +178,7 @@ _LIBRARY: dict[str, Callable[[HloModule, Computation, Instruction], float]] = {
     "__cudnn$convBackwardFilter": _library_convolution("xyk"),
     ATTENTION: _library_attention,
 }
-"""Custom calls of libraries, by how their targets begin: x is the convolved image, k the kernel, y the result."""
+"""Custom calls of libraries, by the beginning of their targets: x is the convolved image, k the kernel, y the result."""
 
 _COUNTERS: dict[str, Callable[[HloModule, Computation, Instruction], float | None]] = {
     "dot": _product(_CONTRACTED),

@@ -1,4 +1,4 @@
-"""Which devices take part in a collective of an optimised module."""
+"""The device groups of an optimised module's collectives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PAIR = re.compile(r"\{(\d+),\s*(\d+)\}")
 
 
 def crossing_sources(permute: Instruction) -> list[int]:
-    """Devices that send to another one."""
+    """Devices that send to another device."""
     pairs = _PAIRS.search(permute.attributes)
     if pairs is None:
         raise HloError(f"%{permute.name} has no source_target_pairs: {permute.attributes[:200]!r}")
@@ -27,13 +27,13 @@ _AXIS = re.compile(r"'([^']*)'=(\d+)")
 _AXIS_USE = re.compile(r"'([^']*)'(?::\(\d+\)(\d+))?")
 
 _OF_REPLICAS = frozenset({"all-reduce", "all-gather", "reduce-scatter"})
-"""Kinds whose groups, with a channel but without `use_global_device_ids`, name replicas, each with all its partitions."""
+"""Kinds whose groups, with a channel but without `use_global_device_ids`, list replicas, each with all its partitions."""
 
 
 def group_size(module: HloModule, op: Instruction, kind: str) -> int:
     """Devices in one group, from any of HLO's three notations: lists, `[2,4]<=[8]`, and mesh axes.
 
-    Raises HloError on another notation, and on groups of several sizes.
+    Raises HloError for another notation, and for groups of several sizes.
     """
     spans_partitions = (
         kind in _OF_REPLICAS and "channel_id=" in op.attributes and "use_global_device_ids=true" not in op.attributes
@@ -43,7 +43,7 @@ def group_size(module: HloModule, op: Instruction, kind: str) -> int:
 
 
 def _named(op: Instruction, everybody: int) -> int:
-    """Ids in one group; `everybody` of them where the groups are left out."""
+    """The number of ids in one group; `everybody` if the groups are omitted."""
     text = op.attributes
     if lists := _GROUP_LISTS.search(text):
         sizes = {len(group.split(",")) for group in _GROUP_LIST.findall(lists.group(1))} or {everybody}

@@ -1,16 +1,16 @@
-"""Which instruction of a schedule begins each collective of an optimised module, and which one waits for it.
+"""Finds the instruction that starts each collective of an optimised module, and the one that waits for it.
 
 | written as | by the compiler for | is |
 |---|---|---|
 | `all-gather` | CPU, TPU | synchronous |
 | `all-gather-start`, `all-gather-done` | GPU, TPU (permutes) | asynchronous, unless the GPU's configuration says `is_sync` |
-| `async-start`, `async-done` around a computation that holds it | any | asynchronous |
-| `call-start`, `call-done` around a computation that holds it | TPU, on its SparseCore | asynchronous |
-| a fusion that holds an all-reduce of which it keeps a slice | TPU | a synchronous reduce-scatter |
-| a chain of fusions that all hold it | TPU | asynchronous |
+| `async-start`, `async-done` around a computation that contains it | any | asynchronous |
+| `call-start`, `call-done` around a computation that contains it | TPU, on its SparseCore | asynchronous |
+| a fusion that contains an all-reduce and a slice of its result | TPU | a synchronous reduce-scatter |
+| a chain of fusions that all contain it | TPU | asynchronous |
 
 In a chain, `AsyncCollectiveStart` reads the collective of the first fusion and `AsyncCollectiveDone` that of the last; those
-between them compute beside it.
+between them compute meanwhile.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Site = tuple[Computation, Instruction]
 
 
 @dataclass(frozen=True)
-class Issued:
-    """A collective `op` of `computation`, which is a part of one instruction of the schedule if `fused`."""
+class IssuedCollective:
+    """A collective `op` of `computation`, which is part of one instruction of the schedule if `fused`."""
 
     computation: Computation
     op: Instruction
@@ -42,33 +42,36 @@ class Issued:
         return self.op.opcode.removesuffix("-start")
 
 
-def issued_collectives(module: HloModule) -> dict[tuple[str, str], list[Issued]]:
-    """What each instruction begins, by the names of its computation and itself. Raises HloError if nothing waits for it."""
+def issued_collectives(module: HloModule) -> dict[tuple[str, str], list[IssuedCollective]]:
+    """The collectives that each instruction starts, by the names of its computation and itself. Raises HloError for a missing
+    end."""
     schedule = Schedule(module)
-    found: dict[tuple[str, str], list[Issued]] = defaultdict(list)
+    issued: dict[tuple[str, str], list[IssuedCollective]] = defaultdict(list)
     chains: dict[str, dict[str, list[tuple[Site, Site]]]] = {_START: defaultdict(list), _DONE: defaultdict(list)}
     for computation, op in _scheduled(module):
         key = (computation.name, op.name)
         if op.opcode.removesuffix("-start") in WIRE_BYTES:
-            found[key].append(_begun(schedule, computation, op, (computation, op), fused=False))
+            issued[key].append(_begun(schedule, computation, op, (computation, op), fused=False))
         elif op.opcode == "send" and op.attribute("is_host_transfer") != "true":
             raise HloError(f"send %{op.name}: what devices send each other by send and recv is not read; only collectives are")
-        elif op.holds:
-            for body, held in _held(module, op):
-                if _CHAINED not in held.attributes:
-                    found[key].append(_begun(schedule, computation, op, (body, held), fused=True))
-                elif (end := _end(body, held)) is not None:
-                    chains[end][_chain(held)].append(((computation, op), (body, held)))
+        elif op.runs_inline:
+            for body, collective in _fused_collectives(module, op):
+                if _CHAINED not in collective.attributes:
+                    issued[key].append(_begun(schedule, computation, op, (body, collective), fused=True))
+                elif (end := _end(body, collective)) is not None:
+                    chains[end][_chain(collective)].append(((computation, op), (body, collective)))
     for chain, starts in chains[_START].items():
         dones = chains[_DONE].pop(chain, [])
         if len(starts) != 1 or len(dones) != 1:
             raise HloError(f"the asynchronous collective of chain {chain} is begun {len(starts)} and ended {len(dones)} times")
-        ((computation, op), (body, held)), (done, _) = starts[0], dones[0]
+        ((computation, op), (body, collective)), (done, _) = starts[0], dones[0]
         overlapped = schedule.overlaps((computation, op), done)
-        found[computation.name, op.name].append(Issued(body, held, fused=True, asynchronous=True, overlapped=overlapped))
+        issued[computation.name, op.name].append(
+            IssuedCollective(body, collective, fused=True, asynchronous=True, overlapped=overlapped)
+        )
     if chains[_DONE]:
         raise HloError(f"asynchronous collectives of chains {sorted(chains[_DONE])} are ended but not begun")
-    return found
+    return issued
 
 
 _CHAINED = '"async_collective_fusion_config"'
@@ -76,37 +79,39 @@ _START, _DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"
 
 
 def _scheduled(module: HloModule) -> Iterator[Site]:
-    """The instructions of computations that have a schedule of their own."""
+    """The instructions of computations with a schedule of their own."""
     for computation in module.computations.values():
-        if computation.name not in module.held:
+        if computation.name not in module.inlined:
             yield from ((computation, op) for op in computation.instructions.values())
 
 
-def _held(module: HloModule, op: Instruction) -> Iterator[Site]:
-    """The collectives inside."""
+def _fused_collectives(module: HloModule, op: Instruction) -> Iterator[Site]:
+    """The collectives inside an instruction."""
     for body in module.called(op):
         for inner in body.instructions.values():
-            if inner.holds:
-                yield from _held(module, inner)
+            if inner.runs_inline:
+                yield from _fused_collectives(module, inner)
             elif inner.opcode in WIRE_BYTES:
                 yield body, inner
 
 
-def _begun(schedule: Schedule, computation: Computation, op: Instruction, site: Site, *, fused: bool) -> Issued:
+def _begun(schedule: Schedule, computation: Computation, op: Instruction, site: Site, *, fused: bool) -> IssuedCollective:
     if not op.opcode.endswith("-start") or op.attribute("is_sync") == "true":
-        return Issued(*site, fused=fused)
+        return IssuedCollective(*site, fused=fused)
     done = schedule.done(computation, op)
-    return Issued(*site, fused=fused, asynchronous=True, overlapped=schedule.overlaps((computation, op), (computation, done)))
+    return IssuedCollective(
+        *site, fused=fused, asynchronous=True, overlapped=schedule.overlaps((computation, op), (computation, done))
+    )
 
 
-def _end(body: Computation, held: Instruction) -> str | None:
-    """Which end of its chain a collective stands at; None in the middle."""
-    targets = {user.attribute("custom_call_target") for user in body.users[held.name]}
+def _end(body: Computation, collective: Instruction) -> str | None:
+    """The end of its chain at which a collective is; None in the middle."""
+    targets = {user.attribute("custom_call_target") for user in body.users[collective.name]}
     return next((end for end in (_START, _DONE) if end in targets), None)
 
 
-def _chain(held: Instruction) -> str:
-    found = held.attribute("chain_id")
-    if found is None:
-        raise HloError(f"{held.opcode} %{held.name} is a part of an asynchronous collective, but has no chain_id")
-    return found
+def _chain(collective: Instruction) -> str:
+    chain = collective.attribute("chain_id")
+    if chain is None:
+        raise HloError(f"{collective.opcode} %{collective.name} is a part of an asynchronous collective, but has no chain_id")
+    return chain

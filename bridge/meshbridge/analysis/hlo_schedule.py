@@ -1,4 +1,4 @@
-"""What a scheduled module does at once: which of its instructions compute, and whether one of them runs between two others."""
+"""The overlap of communication and computation in a scheduled module: which instructions compute, and when."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 from math import prod
 
-from meshbridge.analysis.hlo import HOLDING, Computation, HloError, HloModule, Instruction
+from meshbridge.analysis.hlo import INLINE_CALLS, Computation, HloError, HloModule, Instruction
 from meshbridge.analysis.ring import WIRE_BYTES
 
 _MOVING = frozenset({
@@ -16,25 +16,25 @@ _MOVING = frozenset({
     "optimization-barrier", "partition-id", "replica-id", "send", "send-done", "recv", "recv-done", "infeed", "outfeed",
     "async-update", "async-done", "call-done",
 }) | {kind + suffix for kind in WIRE_BYTES for suffix in ("", "-start", "-done")}  # fmt: skip
-"""Opcodes of instructions that compute nothing: they name, move or send values."""
+"""Opcodes that compute nothing: they name, move or send values."""
 
 _FOLDING = frozenset({"dot", "reduce", "reduce-window", "convolution"})
-"""Opcodes that compute on arrays even where the result has one element."""
+"""Opcodes that compute on arrays even if the result has one element."""
 
-_CONTAINERS = HOLDING | {"call", "while", "conditional"}
+_CONTAINERS = INLINE_CALLS | {"call", "while", "conditional"}
 
 MARKS = frozenset({
     "AllocateBuffer", "AssumeGatherIndicesInBound", "AsyncCollectiveDone", "AsyncCollectiveStart", "ConcatBitcast",
     "GatherScatterIndicesBitpacked", "PrepareAsyncCallDone", "PrepareAsyncCallStart", "annotate_device_placement",
 })  # fmt: skip
-"""Targets of custom calls that compute nothing. Any other is a kernel."""
+"""Targets of custom calls that compute nothing. All others are kernels."""
 
 _PASSING = frozenset({"async-update", "get-tuple-element", "tuple", "bitcast", "optimization-barrier", "opt-barrier"})
-"""Opcodes that hand on what an asynchronous instruction has begun."""
+"""Opcodes that pass on the state of an asynchronous instruction."""
 
 
 class Schedule:
-    """The order in which one device runs its instructions."""
+    """The order in which one device executes its instructions."""
 
     def __init__(self, module: HloModule) -> None:
         self.module = module
@@ -43,23 +43,23 @@ class Schedule:
         self._computes_any = cache(lambda name: any(map(self.computes, self._instructions(name))))
 
     def computes(self, op: Instruction) -> bool:
-        """Whether it calculates something on arrays: a loop or a fusion if an instruction inside does."""
+        """Whether it computes on arrays; a loop or a fusion does if an instruction inside does."""
         if op.opcode in _CONTAINERS:
-            return any(self._computes_any(each.name) for each in self.module.called(op))
+            return any(self._computes_any(callee.name) for callee in self.module.called(op))
         if op.opcode == "custom-call":
             return op.attribute("custom_call_target") not in MARKS
         return op.opcode not in _MOVING and (op.opcode in _FOLDING or any(prod(array.shape) > 1 for array in op.arrays))
 
     def overlaps(self, start: tuple[Computation, Instruction], done: tuple[Computation, Instruction]) -> bool:
-        """Whether something computes from `start` to `done`. A `done` that does not come later in the same computation is that
-        of the next round of a loop."""
-        begin, end = (self._position(*each) for each in (start, done))
+        """Whether an instruction computes between `start` and `done`. A `done` that is not after `start` in the same computation
+        belongs to the next iteration of a loop."""
+        begin, end = (self._position(*site) for site in (start, done))
         if start[0].name == done[0].name and begin < end:
             return self._computes_between(start[0], begin, end)
         return self._computes_between(start[0], begin, len(start[0].instructions)) or self._computes_between(done[0], -1, end)
 
     def done(self, computation: Computation, start: Instruction) -> Instruction:
-        """The instruction that waits for what `start` has begun. Raises HloError if there is none in the computation."""
+        """The instruction that waits for `start`. Raises HloError if there is none in the computation."""
         waiting = list(computation.users[start.name])
         while waiting:
             user = waiting.pop()
@@ -85,6 +85,6 @@ class Schedule:
     def _computed(self, computation: Computation) -> list[int]:
         """Positions of the instructions that compute, ascending."""
         if computation.name not in self._computing:
-            found = [at for at, op in enumerate(computation.instructions.values()) if self.computes(op)]
-            self._computing[computation.name] = found
+            positions = [at for at, op in enumerate(computation.instructions.values()) if self.computes(op)]
+            self._computing[computation.name] = positions
         return self._computing[computation.name]

@@ -1,4 +1,4 @@
-"""Whether an all-reduce is only sliced, which makes it a reduce-scatter in two instructions."""
+"""Whether an all-reduce's result is only sliced, which makes it a reduce-scatter in two instructions."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from meshbridge.analysis.hlo import Computation, HloModule, Instruction
 
 
 def sliced_results(module: HloModule, computation: Computation, op: Instruction, group: int) -> list[bool]:
-    """For each operand of an all-reduce whether every reader of its result takes at most one device's share of it."""
+    """For each operand of an all-reduce, whether every reader of its result takes at most one device's share."""
     most = [computation.instructions[name].bytes / group for name in op.operands]
     names = _results(computation, op, len(most))
     return [name is not None and _only_sliced(module, computation, name, share) for name, share in zip(names, most, strict=True)]
 
 
 def _results(computation: Computation, op: Instruction, count: int) -> list[str | None]:
-    """The name of each result: the instruction itself, or what takes it out of the tuple; None where nothing or several do."""
+    """The name of each result: the instruction itself, or its only get-tuple-element; None if there is none."""
     users = computation.users[op.name]
     if len(users) == 1 and users[0].opcode == f"{op.opcode.removesuffix('-start')}-done":
         return _results(computation, users[0], count)
     if count == 1:
         return [op.name]
-    taken: list[str | None] = [None] * count
+    names: list[str | None] = [None] * count
     for user in users:
         if user.opcode == "get-tuple-element" and (index := re.search(r"index=(\d+)", user.attributes)):
-            taken[int(index.group(1))] = user.name
-    return taken
+            names[int(index.group(1))] = user.name
+    return names
 
 
 _VIEWS = frozenset({"bitcast", "copy", "reshape", "transpose", "convert"})
-"""Instructions that keep all elements of a value: what slices their result slices their operand."""
+"""Instructions that keep all elements of a value: slicing their result slices their operand."""
 
 
 def _only_sliced(module: HloModule, computation: Computation, name: str, most: float) -> bool:
-    """Whether every reader of a value takes a slice of at most `most` bytes of it, at a position that it computes."""
+    """Whether every reader of a value takes a slice of at most `most` bytes, at a computed position."""
     readers = computation.users[name]
     return bool(readers) and all(_slices(module, computation, reader, name, most) for reader in readers)
 

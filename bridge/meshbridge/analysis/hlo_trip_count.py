@@ -1,7 +1,7 @@
-"""How often a loop of an optimised module goes round.
+"""Trip counts of the loops of an optimised module.
 
-The CPU's and the GPU's compiler write the number down. The TPU's does not: it is read off the condition, which compares a carried
-integer with a constant, the loop's operand, from which that integer starts, and the body, which adds a constant to it. Integers
+The CPU's and the GPU's compiler write the number into the loop. For the TPU's, it is derived from the condition, which compares a
+carried integer with a constant, the loop's operand, which has the initial value, and the body, which adds a constant. Integers
 wrap around.
 """
 
@@ -22,25 +22,25 @@ _SAME_VALUE = frozenset({"bitcast", "copy", "copy-start", "copy-done", "convert"
 
 
 def _bounds(arrays: tuple[Array, ...]) -> tuple[int, int] | None:
-    """The least and the largest value of an integer of HLO; None for other numbers. The first array of several holds it, as of a
-    copy that is under way."""
-    found = _ELEMENT.fullmatch(arrays[0].element) if arrays else None
-    if found is None:
+    """The bounds of an HLO integer type; None for other types. Of several arrays, as for a copy in progress, the first one
+    counts."""
+    match = _ELEMENT.fullmatch(arrays[0].element) if arrays else None
+    if match is None:
         return None
-    width = int(found.group(2))
-    return (0, 2**width - 1) if found.group(1) == "u" else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)
+    width = int(match.group(2))
+    return (0, 2**width - 1) if match.group(1) == "u" else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)
 
 
 def trip_count(module: HloModule, computation: Computation, loop: Instruction) -> int | None:
-    """None where nothing says it."""
-    if known := _KNOWN.search(loop.attributes):
-        return int(known.group(1))
+    """The trip count of a loop; None if it is unknown."""
+    if match := _KNOWN.search(loop.attributes):
+        return int(match.group(1))
     return _HloLoop(module, computation, loop).trip_count()
 
 
 @dataclass(frozen=True)
 class _HloValue:
-    """The value of an instruction, inside of a fusion that `caller` runs or of a computation of its own."""
+    """The value of an instruction, in a computation of its own or in a fusion that `caller` runs."""
 
     module: HloModule
     computation: Computation
@@ -51,24 +51,24 @@ class _HloValue:
         return self._at(self.instruction.operands[number]).origin()
 
     def member(self, number: int) -> _HloValue | None:
-        """That element of it, if it is a tuple."""
+        """The tuple element of that number, if the value is a tuple."""
         whole = self.origin()
         return whole.operand(number) if whole.instruction.opcode == "tuple" else None
 
     def origin(self) -> _HloValue:
-        """The instruction that computes it: copies, fusions and tuples on the way are passed through."""
+        """The instruction that computes it, through copies, fusions and tuples."""
         before = self._before()
         return self if before is None else before.origin()
 
     @property
     def integer(self) -> int | None:
-        """The number, if it is a constant."""
+        """The number, if the value is a constant."""
         text = self.instruction.operands[0] if self.instruction.opcode == "constant" else ""
         return int(text) if _INTEGER.fullmatch(text) else None
 
     @property
     def element(self) -> int | None:
-        """Which element of what the loop carries it is."""
+        """The index of the loop's carried element, if the value is one."""
         if self.instruction.opcode != "get-tuple-element" or self.caller is not None:
             return None
         return _index(self.instruction) if self._at(self.instruction.operands[0]).instruction.opcode == "parameter" else None
@@ -78,7 +78,7 @@ class _HloValue:
 
     @property
     def bounds(self) -> tuple[int, int] | None:
-        """The least and the largest value of its type, if that is one of integers."""
+        """The bounds of its type, if that is an integer type."""
         return _bounds(self.instruction.arrays)
 
     def _before(self) -> _HloValue | None:
@@ -98,7 +98,7 @@ class _HloValue:
 
 @dataclass(frozen=True)
 class _HloLoop:
-    """A `while` of a computation."""
+    """A `while` instruction."""
 
     module: HloModule
     computation: Computation
@@ -121,25 +121,25 @@ class _HloLoop:
 
     def _returned(self, part: re.Pattern[str]) -> _HloValue:
         """The value that the condition or the body returns."""
-        found = part.search(self.op.attributes)
-        called = self.module.computations.get(found.group(1)) if found else None
+        match = part.search(self.op.attributes)
+        called = self.module.computations.get(match.group(1)) if match else None
         if called is None:
             raise HloError(f"while %{self.op.name}: expected {part.pattern!r} in {self.op.attributes[:200]!r}")
         return _HloValue(self.module, called, called.root)
 
     def _start(self, element: int) -> int | None:
-        first = _HloValue(self.module, self.computation, self.computation.instructions[self.op.operands[0]]).member(element)
-        return first.integer if first else None
+        initial = _HloValue(self.module, self.computation, self.computation.instructions[self.op.operands[0]]).member(element)
+        return initial.integer if initial else None
 
     def _fixed(self, limit: _HloValue) -> int | None:
-        """A number that no iteration changes: a constant, or one that the loop carries along."""
+        """A number that no iteration changes: a constant, or an unchanged carried value."""
         if limit.element is None:
             return limit.integer
         after = self._returned(_BODY).member(limit.element)
         return self._start(limit.element) if after and after.element == limit.element else None
 
     def _step(self, counter: int) -> int | None:
-        """What the body adds to the counter."""
+        """The increment of the counter in the body."""
         after = self._returned(_BODY).member(counter)
         if after is None or after.instruction.opcode not in ("add", "subtract"):
             return None
@@ -152,8 +152,8 @@ class _HloLoop:
 
 
 def _holds(bounds: tuple[int, int] | None, source: _HloValue) -> bool:
-    """Whether a type of these bounds has the value of `source`: it is the same or a wider one, or `source` is a constant that
-    fits."""
+    """Whether a type of these bounds can represent the value of `source`: its type is the same or wider, or `source` is a
+    constant that fits."""
     before = source.bounds
     if bounds is None or before is None or bounds == before:
         return bounds == before

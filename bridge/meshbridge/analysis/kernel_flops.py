@@ -1,4 +1,4 @@
-"""Floating-point operations of kernels, as their configurations say: those of cuDNN's attention, and estimates of Pallas."""
+"""Floating-point operations of kernels, from their configurations: those of cuDNN's attention, and Pallas's estimates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from math import prod
 
 ATTENTION = "__cudnn$fmha"
-"""How the targets of cuDNN's attention start."""
+"""The beginning of the targets of cuDNN's attention."""
 
 _BACKWARD = "Backward"
 _SCORES = re.compile(r'"intermediate_tensor_shape": ?\{.*?"dimensions": ?\[([\d", ]*)\]', re.DOTALL)
@@ -14,8 +14,8 @@ _COST = re.compile(r'"cost_estimate": ?\{[^}]*"flops": ?"?(\d+)')
 
 
 def attention_flops(target: str, config: str, head_size: int) -> float | None:
-    """Scores and their sums of values; their gradients need the scores again and four products. Masks save nothing. None where
-    the configuration does not say the shape of the scores."""
+    """The flops of the scores and of their products with values; gradients need the scores again and four products. Masks save
+    nothing. None if the configuration does not have the shape of the scores."""
     if (scores := _SCORES.search(config)) is None:
         return None
     products = 5 if target.endswith(_BACKWARD) else 2
@@ -23,6 +23,6 @@ def attention_flops(target: str, config: str, head_size: int) -> float | None:
 
 
 def estimated_flops(config: str) -> float | None:
-    """What a kernel's author says that it computes; None where nobody does."""
+    """The author's estimate of a kernel; None if there is none."""
     estimate = _COST.search(config)
     return float(estimate.group(1)) if estimate else None

@@ -1,10 +1,10 @@
-"""Where in a model an operation comes from: its module, by the names that JAX and libraries stack around it, its phase of a
-training step, and the line of the user's source.
+"""The origin of an operation in a model: its module, from the names that JAX and libraries stack around it, its phase of a
+training step, and its source line.
 
     jit(step)/transpose(jvp(LM))/CheckpointBlock_0/rematted_computation/Dense_1/dot_general
     modules ("LM", "CheckpointBlock_0", "Dense_1"), phase "rematerialised"
 
-The name stack of a function that JAX compiles as one of its own follows that of its call.
+The name stack of a function that JAX compiles separately follows that of its call.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ from meshbridge.ir.locations import SourceLocation, Trail, members, trail_at
 from meshbridge.ir.mlir import inside, ir, main_function, walk
 
 Phase = Literal["forward", "backward", "rematerialised", "update", "unknown"]
-"""Of a step. What computes a derivative is `backward` where JAX has transposed it, `rematerialised` where it computes again what
-`jax.checkpoint` does not keep, else `forward`. Outside of derivatives is `forward` what they depend on, as all is in a program
-without any, and `update` the rest: it reads gradients, or belongs to what does. `unknown` is what has no name, or stands where
-both is."""
+"""The phase of a step. A derivative is `backward` if JAX has transposed it, `rematerialised` if it recomputes values that
+`jax.checkpoint` does not save, else `forward`. Outside of derivatives, operations on which they depend are `forward`, like all
+operations of a program without derivatives, and the rest is `update`: it reads gradients, or belongs to operations that do.
+`unknown` are operations without a name, or at a location of several phases."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a collective comes from, or a part of one that travels with others."""
+    """The origin of a collective, or of a part of a combined one."""
 
     modules: tuple[str, ...]
-    """Modules of the model, outermost first, as the library names them. Where none is named, functions of the user's within the
-    one that is compiled: `loss()`, and classes whose `__call__` it is: `Block`. Empty outside of any."""
+    """Modules of the model, outermost first, by the library's names. If there are none, the user's functions within the compiled
+    one, as `loss()`, and classes whose `__call__` is compiled, as `Block`. Empty outside of any."""
     phase: Phase
     location: SourceLocation
-    "The innermost line of source outside of installed packages; the innermost one where there is no other."
+    "The innermost source line outside of installed packages; the innermost one if there is none."
     scope: str
-    "JAX's name stack, of which `modules` and `phase` are read; empty where the program has none."
+    "JAX's name stack, from which `modules` and `phase` are derived; empty if the program has none."
     share: float = 1.0
-    "In the bytes that the collective sends."
+    "The share of the collective's bytes."
 
 
 def origins_of(op: ir.Operation, phases: Phases) -> tuple[Origin, ...]:
-    """Where `op` comes from: of the sum of partial values, what made them; of several that travel together, all."""
+    """The origins of `op`: for a reduction of partial values, that of their producer; for a combined op, those of all its
+    parts."""
     return tuple(_origin(location, share, phases) for location, share in members(op.location) if share)
 
 
@@ -53,14 +54,14 @@ def _origin(location: ir.Location, share: float, phases: Phases) -> Origin:
 
 @lru_cache(maxsize=4096)
 def modules_of(trail: Trail) -> tuple[str, ...]:
-    """The path of modules that a trail leads through: see `Origin`."""
+    """The path of modules in a trail: see `Origin`."""
     named = [name for stack in trail.stacks for name in _names(stack)]
     path = named if any("." not in name for name in named) else [*_functions(trail), *named]
     return tuple(name for name, _ in groupby(path))
 
 
 def _names(stack: str) -> list[str]:
-    """The names of modules in a name stack, of which the last element is the operation."""
+    """The names of modules in a name stack, whose last element is the operation."""
     *around, _ = _elements(stack) or [""]
     names: list[str] = []
     for before, element in zip(["", *around], around, strict=False):
@@ -71,29 +72,30 @@ def _names(stack: str) -> list[str]:
 
 
 def _elements(stack: str) -> list[str]:
-    """The elements of a name stack. A slash within parentheses parts none."""
-    found, depth, start = [], 0, 0
+    """The elements of a name stack. A slash within parentheses is no separator."""
+    elements, depth, start = [], 0, 0
     for position, letter in enumerate(stack):
         depth += (letter == "(") - (letter == ")")
         if letter == "/" and depth == 0:
-            found.append(stack[start:position])
+            elements.append(stack[start:position])
             start = position + 1
-    return [*found, stack[start:]]
+    return [*elements, stack[start:]]
 
 
 def _inside(element: str) -> list[str]:
-    """What an element names within the transformations around it: of `transpose(jvp(LM))` LM, of a compiled function nothing."""
-    while (found := _TRANSFORMED.fullmatch(element)) is not None:
-        if found[1] in _COMPILED:
+    """The names in an element, without the transformations around them: for `transpose(jvp(LM))` LM, for a compiled function
+    none."""
+    while (match := _TRANSFORMED.fullmatch(element)) is not None:
+        if match[1] in _COMPILED:
             return []
-        if found[1] not in _TRANSFORMS:
+        if match[1] not in _TRANSFORMS:
             break
-        element = found[2]
+        element = match[2]
     return element.split("/")
 
 
 def _without_method(name: str) -> str:
-    """`Decoder` of `Decoder.encode`, as Flax calls a method; a longer name, as `eqx.nn.Linear`, is that of a class."""
+    """`Decoder` of `Decoder.encode`, Flax's name of a method; a longer name, such as `eqx.nn.Linear`, is that of a class."""
     owner, dot, method = name.partition(".")
     return owner if dot and "." not in method and owner.isidentifier() and method.isidentifier() else name
 
@@ -110,14 +112,14 @@ _MARKS = frozenset(
         *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "custom_transpose_call"),
     )
 )
-"""Elements of name stacks that JAX puts there itself."""
+"""Elements of name stacks that JAX inserts itself."""
 _CONTROL = {"while": ("body", "cond")}
 _BRANCH = re.compile(r"cond|branch_\d+_fun")
 
 
 def _functions(trail: Trail) -> list[str]:
-    """The user's functions and callable classes around an operation, within the one that is compiled."""
-    lines = dict.fromkeys(reversed(trail.lines))  # of a loop's body JAX tells the calls that lead to the loop again
+    """The user's functions and callable classes around an operation, within the compiled one."""
+    lines = dict.fromkeys(reversed(trail.lines))  # for a loop's body, JAX repeats the calls that lead to the loop
     called = [line.function for line in lines if not line.is_library and line.function]
     entry = _TRANSFORMED.fullmatch((_elements(trail.stacks[0]) or [""])[0]) if trail.stacks else None
     names = [function.rpartition("<locals>.")[2] for function in called]
@@ -131,7 +133,7 @@ def _shown(function: str) -> str:
 
 
 def is_derivative(trail: Trail) -> bool:
-    """Whether an operation computes a derivative, or what one needs."""
+    """Whether an operation computes a derivative, or an input of one."""
     return any("jvp(" in stack or _TRANSPOSED.search(stack) for stack in trail.stacks)
 
 
@@ -140,15 +142,15 @@ _TRANSPOSED = re.compile(r"\btranspose\(")
 
 @dataclass
 class Phases:
-    """The phases of a program's operations by their locations, which partitioning keeps."""
+    """The phases of a program's operations by their locations, which partitioning preserves."""
 
     has_derivative: bool = False
     _before: dict[ir.Attribute, bool | None] = field(default_factory=dict)
-    "Of locations outside of derivatives, whether one depends on what stands there; None where that differs."
+    "For locations outside of derivatives, whether a derivative depends on the operation; None if operations differ."
     _marked: dict[ir.Attribute, bool] = field(default_factory=dict)
 
     def of(self, location: ir.Location) -> Phase:
-        """The phase of what stands at `location`, which `members` has given."""
+        """The phase of the operations at `location`, one of `members`."""
         trail = trail_at(location)
         if any("rematted_computation" in stack for stack in trail.stacks):
             return "rematerialised"
@@ -163,13 +165,14 @@ class Phases:
 
     def _is_marked(self, op: ir.Operation) -> bool:
         key = op.location.attr
-        if (found := self._marked.get(key)) is None:
-            found = self._marked[key] = any(is_derivative(trail_at(part.location)) for part in members(op.location))
-        return found
+        if (is_marked := self._marked.get(key)) is None:
+            is_marked = self._marked[key] = any(is_derivative(trail_at(part.location)) for part in members(op.location))
+        return is_marked
 
     def _visit(self, block: ir.Block, *, follows: bool = False) -> None:
-        """Takes note of the operations of a block, last first. If one of them holds a derivative, those are before it on which it
-        depends, whatever a loop carries around; if none does, all are if one `follows` that depends on the block."""
+        """Records the operations of a block, last first. If one of them contains a derivative, the operations on which it depends
+        are before it, also through values that a loop carries; if none does, all are before it if a derivative `follows` that
+        depends on the block."""
         operations = [view.operation for view in block.operations]
         holding = [any(map(self._is_marked, _all(op))) for op in operations]
         needed: set[ir.Value] = set()
@@ -191,7 +194,7 @@ class Phases:
 
     @classmethod
     def read(cls, module: ir.Module) -> Phases:
-        """Those of a program before or after it is partitioned."""
+        """The phases of a program before or after partitioning."""
         phases = cls()
         main = main_function(module)
         phases.has_derivative = any(map(phases._is_marked, walk(main)))

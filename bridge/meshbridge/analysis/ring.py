@@ -1,6 +1,6 @@
-"""The ring model of a collective's cost: bytes that one device sends when the group passes its data around in a ring.
+"""The ring model of a collective's cost: the bytes that one device sends if the group passes its data around in a ring.
 
-One formula per kind, for mesh IR, for optimised HLO and for plans by hand.
+The same formulas, one per kind, serve mesh IR, optimised HLO and plans by hand.
 """
 
 from __future__ import annotations

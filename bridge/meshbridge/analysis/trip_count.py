@@ -1,4 +1,4 @@
-"""How often a loop runs, where its text says so."""
+"""Trip counts of loops whose text determines them."""
 
 from __future__ import annotations
 
@@ -11,29 +11,26 @@ from meshbridge.ir.uses import defining_op, look_through
 
 
 @dataclass(frozen=True)
-class Counting:
-    """A loop that counts one carried integer, of number `counter`, and compares it with the limit: operand `limit_operand` of the
+class CountedLoop:
+    """A loop with a carried integer of number `counter`, which it compares with the limit: operand `limit_operand` of the
     comparison that its condition returns."""
 
     counter: int
     limit_operand: int
     values: Counter
     trips: int
-    """How often the loop runs."""
+    """The trip count."""
 
 
 def trip_count(op: ir.Operation) -> int | None:
-    """How often a `stablehlo.while` runs if it adds a constant to one carried integer and compares that with a constant, as
-    lax.scan does.
-
-    Annotations between the operations make no difference.
-    """
-    found = counting(op)
-    return None if found is None else found.trips
+    """The trip count of a `stablehlo.while` that adds a constant to a carried integer and compares that with a constant, like
+    lax.scan's. Annotations between the operations are ignored."""
+    loop = counted_loop(op)
+    return None if loop is None else loop.trips
 
 
-def counting(op: ir.Operation) -> Counting | None:
-    """How such a loop counts; None for others, and for those that never end."""
+def counted_loop(op: ir.Operation) -> CountedLoop | None:
+    """The counter of such a loop; None for other loops, and for those that never end."""
     condition, body = (region.blocks[0] for region in op.regions)
     compare = _definition(_returned(condition)[0])
     if compare is None or compare.name != "stablehlo.compare":
@@ -43,21 +40,23 @@ def counting(op: ir.Operation) -> Counting | None:
         number = _number(condition, _unmarked(compare.operands[counter]))
         end = known_integer(compare.operands[limit])
         if number is not None and end is not None:
-            return _counting(op, body, number, limit, holds, end)
+            return _counted_loop(op, body, number, limit, holds, end)
     return None
 
 
-def _counting(op: ir.Operation, body: ir.Block, number: int, limit_operand: int, direction: str, limit: int) -> Counting | None:
+def _counted_loop(
+    op: ir.Operation, body: ir.Block, number: int, limit_operand: int, direction: str, limit: int
+) -> CountedLoop | None:
     bounds = integer_bounds(ir.RankedTensorType(body.arguments[number].type).element_type)
     start, step = known_integer(op.operands[number]), _step(body, number)
     if bounds is None or start is None or step is None:
         return None
     values = Counter(direction, start, step, limit, *bounds)
-    return None if values.trips is None else Counting(number, limit_operand, values, values.trips)
+    return None if values.trips is None else CountedLoop(number, limit_operand, values, values.trips)
 
 
 def _number(block: ir.Block, value: ir.Value) -> int | None:
-    """Which argument of `block` a value is."""
+    """The number of the argument of `block` that is `value`."""
     return next((number for number, argument in enumerate(block.arguments) if argument == value), None)
 
 
@@ -66,19 +65,19 @@ def _returned(block: ir.Block) -> list[ir.Value]:
 
 
 def _step(body: ir.Block, index: int) -> int | None:
-    """What the body adds to the carried value of that number."""
+    """The increment of the carried value of that number in the body."""
     change = _definition(_returned(body)[index])
     if change is None or change.name not in ("stablehlo.add", "stablehlo.subtract"):
         return None
-    left, right = change.operands
-    if change.name == "stablehlo.add" and _unmarked(right) == body.arguments[index]:
-        left, right = right, left
-    step = known_integer(right) if _unmarked(left) == body.arguments[index] else None
+    operand, increment = change.operands
+    if change.name == "stablehlo.add" and _unmarked(increment) == body.arguments[index]:
+        operand, increment = increment, operand
+    step = known_integer(increment) if _unmarked(operand) == body.arguments[index] else None
     return -step if step is not None and change.name == "stablehlo.subtract" else step
 
 
 def _definition(value: ir.Value) -> ir.Operation | None:
-    """The operation that defines `value`, behind annotations; None for an argument."""
+    """The operation that defines `value`, before annotations; None for an argument."""
     return defining_op(_unmarked(value))
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshbridge.analysis.known_values import is_splat
-from meshbridge.analysis.trip_count import counting
+from meshbridge.analysis.trip_count import counted_loop
 from meshbridge.collectives.accumulations import is_handed_on, joining, kind_of, source_of
 from meshbridge.collectives.rewriter import CONSTANTS, ELEMENTWISE, PIECES, MeshRewriter
 from meshbridge.dialect.attributes import integers
@@ -81,7 +81,7 @@ def _stack(loop: ir.Operation, number: int, rewriter: MeshRewriter) -> _Stack | 
         return None
     if not collective.block == write.block == loop.regions[1].blocks[0] or not is_handed_on(write.results[0], number, rewriter):
         return None
-    counted = counting(loop)
+    counted = counted_loop(loop)
     if counted is None or not _follows(write.operands[2], loop.regions[1].blocks[0].arguments[counted.counter]):
         return None
     is_linear = kind_of(collective, "stablehlo.add", element_of(collective.operands[0].type), rewriter) == "sum"

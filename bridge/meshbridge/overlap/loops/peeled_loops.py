@@ -4,33 +4,33 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshbridge.analysis.trip_count import Counting, counting
+from meshbridge.analysis.trip_count import CountedLoop, counted_loop
 from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.mlir import ir
 
 
-def peelable(loop: ir.Operation) -> Counting | None:
+def peelable(loop: ir.Operation) -> CountedLoop | None:
     """How `loop` counts, if its last trip can stand behind it: its text says that it runs twice or more, and the limit less one
     step ends it one trip earlier."""
-    counted = counting(loop)
+    counted = counted_loop(loop)
     tested = list(loop.regions[0].blocks[0].operations)[-1].operands[0]
     if counted is None or counted.trips < 2 or op_of(tested).name != "stablehlo.compare":  # annotations may stand between
         return None
     return counted if replace(counted.values, limit=_earlier(counted)).trips == counted.trips - 1 else None
 
 
-def _earlier(counted: Counting) -> int:
+def _earlier(counted: CountedLoop) -> int:
     """The limit less one step."""
     return counted.values.wrapped(counted.values.limit - counted.values.step)
 
 
-def peel(loop: ir.Operation, counted: Counting) -> list[ir.Operation]:
+def peel(loop: ir.Operation, counted: CountedLoop) -> list[ir.Operation]:
     """Lets `loop` end one trip earlier, and writes that trip behind it; returns its operations."""
     _stop_earlier(loop.regions[0].blocks[0], counted)
     return _append_last_trip(loop)
 
 
-def _stop_earlier(condition: ir.Block, counted: Counting) -> None:
+def _stop_earlier(condition: ir.Block, counted: CountedLoop) -> None:
     """One trip earlier."""
     compare = op_of(list(condition.operations)[-1].operands[0])
     number = counted.limit_operand

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import ClassVar
 
-from meshbridge.analysis.trip_count import Counting
+from meshbridge.analysis.trip_count import CountedLoop
 from meshbridge.collectives.hoist_collectives import LOCAL, carried_unchanged
 from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.elements import tensor_bytes
@@ -93,7 +93,7 @@ class _PipelinedLoop:
     """A loop, and what is to be gathered a trip ahead, in the order in which products read it."""
 
     op: ir.Operation
-    counting: Counting
+    counting: CountedLoop
     gathered: tuple[_Gathered, ...]
     again: bool = False
     "Whether the last iteration stays in the loop, and gathers what no iteration reads. Without it, it is peeled."
