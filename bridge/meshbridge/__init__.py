@@ -5,15 +5,15 @@
     executable = meshbridge.compile(exported)         # runs through PJRT, called as the function itself
     step = meshbridge.jit(step, in_shardings=…)       # jax.jit, partitioned by meshbridge
 
-A program is a `jax.export.Exported`, a function that `jax.jit` made together with arguments for it, a `jax.stages.Lowered`, an
-MLIR module (`jaxlib.mlir.ir.Module`), or a `Program` that `load` read from a file of any known format.
-Every error that the user can repair is a `MeshError`, a ValueError whose text is the diagnostic.
+A program is a `jax.export.Exported`, a `jax.jit` function with arguments for it, a `jax.stages.Lowered`, an MLIR module
+(`jaxlib.mlir.ir.Module`), or a `Program` that `load` reads from a file of any known format.
+Every error that the user can fix is a `MeshError`, a ValueError whose text is the diagnostic.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-# The folders come before the functions of their names: a folder that is imported later would replace one.
+# The folders come before the functions of the same names: a later import of a folder would replace its function.
 from meshbridge import partition as _partition  # noqa: F401
 from meshbridge import search as _search  # noqa: F401
 from meshbridge.api import (
@@ -98,7 +98,7 @@ _HOMES = {
     "VerifyError": "meshbridge.ir.mlir",
     "register_sharding_rule": "meshbridge.ops.sharding_rules",
 }
-"""Where the names are that are imported on their first use: what they need takes half a second."""
+"""By name, the modules that are imported on first use: their imports take half a second."""
 
 
 def __getattr__(name: str) -> Any:

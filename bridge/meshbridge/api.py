@@ -1,9 +1,9 @@
-"""What meshbridge does for Python callers; `meshbridge` itself has all of it by name.
+"""meshbridge's functions for Python callers, which `meshbridge` exports.
 
-Options are keywords, named as those of the commands. A function that `jax.jit` made gets the arguments that it is traced with by
-position; those that it takes by name are in `kwargs`, where no option can be meant.
+Options are keywords with the names of the commands' options. A `jax.jit` function gets its positional arguments by position, and
+its keyword arguments in `kwargs`, so that these cannot be mistaken for options.
 
-Each function imports what it needs as it is called: `import meshbridge` alone loads neither MLIR nor numpy.
+Each function imports its modules when it is called: `import meshbridge` alone loads neither MLIR nor numpy.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ R = TypeVar("R")
 
 
 class Keywords(TypedDict, total=False):
-    """How programs are partitioned; `meshbridge.pipeline.Options` says what each option means. Where no machine is named, that of
-    the devices is meant which JAX runs on already, if the program may run on them."""
+    """How to partition; `meshbridge.pipeline.Options` documents each option. The default machine is that of JAX's devices, if the
+    program may run on them."""
 
     resharding: Resharding
     machine: str
@@ -60,7 +60,7 @@ class Keywords(TypedDict, total=False):
 
 
 class PartitionKeywords(Keywords, total=False):
-    """What `partition` takes beside: what it gives is compiled by others, under XLA's defaults unless they say otherwise."""
+    """Further options of `partition`: others compile its result, under XLA's defaults unless told otherwise."""
 
     compiler_options: OptionSet
 
@@ -138,31 +138,31 @@ def partition(
     local: Local = False,
     **options: Unpack[PartitionKeywords],
 ) -> Any:
-    """Partitions a program: the same function for its caller, every collective explicit inside.
+    """Partitions a program: the same function for its caller, with every collective explicit inside.
 
-    What is given is left as it is. An Exported or a Program gives a new one of its kind, an MLIR module or a
-    `jax.stages.Lowered` a new module (global shapes outside, one manual computation over all mesh axes inside). A function that
-    `jax.jit` made is exported for `arguments` and `kwargs`, which may be `jax.ShapeDtypeStruct`s, and gives an Exported.
-    Shardings of an Exported's arguments and results that were open are filled in with what was decided.
+    The given program is not changed. An Exported or a Program gives a new one of its kind, an MLIR module or a
+    `jax.stages.Lowered` a new module (global shapes outside, one manual computation over all mesh axes inside). A `jax.jit`
+    function is exported for `arguments` and `kwargs`, which may be `jax.ShapeDtypeStruct`s, and gives an Exported. Open shardings
+    of an Exported's arguments and results get the decided axes.
 
-    With another form to `emit`, an Exported or a function gives a module, and a Program one of MLIR text.
-    With `stablehlo_version` the form `local` is a Program in plain StableHLO of that version, for compilers other than XLA, whose
-    `serialize()` gives a portable artifact. `ops` are the names of the ops that it may have, empty for all.
-    With the form `shard_map` it is the text of a Python file (docs/shard-map.md).
-    `platform` chooses one of several that an Exported is for; a function is exported for it, whatever devices there are.
-    `compiler_options` is the set of XLA's options that what it gives will be compiled under: the plan is made for that.
-    With `local=True`, what is given is one device's program, with collectives of the mesh dialect or StableHLO, and each device
-    has shards of its own, along dimension 0. `local=(in_shardings, out_shardings)` says of what arguments and results are shards:
-    one sharding for each, `[[0], []]`, or a text, `"[[0], []] partial = sum [1]"`; None for shards of their own.
+    With another form to `emit`, an Exported or a function gives a module, and a Program one of MLIR text. With
+    `stablehlo_version` the form `local` is a Program in plain StableHLO of that version, for compilers other than XLA, whose
+    `serialize()` returns a portable artifact. `ops` are the names of the permitted ops, empty for all. The form `shard_map` is
+    the text of a Python file (docs/shard-map.md). `platform` chooses one of several that an Exported is for; a function is
+    exported for it, whatever devices there are. `compiler_options` is the set of XLA's options under which the result will be
+    compiled, and for which it is planned. With `local=True`, the program is one device's, with collectives of the mesh dialect or
+    StableHLO, and each device has its own shards along dimension 0. `local=(in_shardings, out_shardings)` gives the shardings of
+    arguments and results: one for each, `[[0], []]`, or a text, `"[[0], []] partial = sum [1]"`; None for each device's own
+    shards.
 
-    Raises MeshError with a located diagnostic, also for an option that cannot have its value.
+    Raises MeshError with a source location, also for an invalid value of an option.
     """
     from meshbridge import partitioning, pipeline
     from meshbridge.ir.mlir import context
     from meshbridge.read import formats
     from meshbridge.runtime.devices import implied
 
-    opened = _handed_in(formats.unpack(program, context(), arguments, kwargs, platform), local)
+    opened = _annotated_if_local(formats.unpack(program, context(), arguments, kwargs, platform), local)
     options.setdefault("machine", implied(opened.platforms).name)
     how = pipeline.Options.of(emit=emit, stablehlo_version=stablehlo_version, ops=tuple(ops), **options)
     opened = opened.planned(how)
@@ -178,8 +178,8 @@ def partition(
     return formats.pack(opened) if emit == "exported" else opened.module
 
 
-def _handed_in(program: Program, local: Local) -> Program:
-    """A program that was opened, in place a partitioned one where it is one device's."""
+def _annotated_if_local(program: Program, local: Local) -> Program:
+    """The program; if it is one device's, annotates it in place as a partitioned one."""
     if local:
         from meshbridge.lowering.local_program import annotate_local_program, sharding_texts
         from meshbridge.read import formats
@@ -206,12 +206,12 @@ def report(
     suggest: int = 0,
     local: Local = False,
 ) -> Report:
-    """What `program` communicates once it is partitioned, and why; what it computes twice, and how much memory it needs. On a
-    machine with a topology, the time of a step, which is compiled under `compiler_options` and processes so many `tokens`. Where
-    no machine is named, it is as for `partition`. With `suggest`, up to so many changes of its shardings with which it
-    communicates less, each tried: that takes as long as partitioning it four times for each, and four times more.
+    """Reports what `program` communicates once it is partitioned, and why; what it computes several times, and its memory. On a
+    machine with a topology, also the time of a step, which is compiled under `compiler_options` and processes that many `tokens`.
+    The default machine is that of `partition`. `suggest` is the most changes of its shardings to suggest, each of which is tried
+    and communicates less: each takes as long as partitioning four times, and all four times more.
 
-    It takes what `partition` takes, one device's program too, and leaves it as it is. Raises MeshError.
+    It accepts the same programs as `partition`, also one device's, and does not change them. Raises MeshError.
     """
     from meshbridge.ir.mlir import context
     from meshbridge.pipeline import Options
@@ -219,7 +219,7 @@ def report(
     from meshbridge.reports import partition_and_report, partition_and_suggest
     from meshbridge.runtime.devices import Chosen, implied
 
-    opened = _handed_in(formats.unpack(program, context(), arguments, kwargs, platform), local)
+    opened = _annotated_if_local(formats.unpack(program, context(), arguments, kwargs, platform), local)
     chosen = implied(opened.platforms) if machine is None else Chosen(machine)
     options = Options.of(
         emit="mesh",
@@ -232,10 +232,10 @@ def report(
         inside=inside,
     )
     if suggest:
-        found, _ = partition_and_suggest(opened.module, options, suggest, tokens=tokens)
+        reported, _ = partition_and_suggest(opened.module, options, suggest, tokens=tokens)
     else:
-        found, _ = partition_and_report(opened.module, options, tokens=tokens)
-    return replace(found, why_machine=chosen.why)
+        reported, _ = partition_and_report(opened.module, options, tokens=tokens)
+    return replace(reported, why_machine=chosen.why)
 
 
 def search(
@@ -255,23 +255,22 @@ def search(
     platform: str | None = None,
     on_trial: OnTrial | None = None,
 ) -> SearchedPlan:
-    """The shardings of a program's arguments and results under which its predicted step takes least time and fits in memory.
+    """The shardings of a program's arguments and results with the shortest predicted step that fits in memory.
 
-    `mesh` is one of devices, `{"data": 4, "model": 2}` or `"4x2"`, or a number of devices as a text, `"8"`: then meshes of one
-    and two axes are tried. Left out, it is the one that the program is sharded on. `machine` is a device of docs/machines.md;
-    without a topology, one of so many devices is taken; left out, it is JAX's. By default a plan may need the memory that the
-    machine has. What the program is annotated with stays, unless `keep_annotations` is False; `fixed` are PartitionSpecs by
-    patterns of paths, `{"params/**/kernel": P(None, "model")}`. After so many `seconds` nothing more is tried: the same program
-    gives the same plan if they suffice.
+    `mesh` is a mesh, `{"data": 4, "model": 2}` or `"4x2"`, or a number of devices as a text, `"8"`, for which meshes of one and
+    two axes are tried; by default it is the program's. `machine` is a device of docs/machines.md; without a topology, one of as
+    many devices is taken; the default is JAX's. By default a plan may use the machine's memory. The program's annotations stay,
+    unless `keep_annotations` is False; `fixed` are PartitionSpecs by patterns of paths, `{"params/**/kernel": P(None, "model")}`.
+    The search ends after that many `seconds`: if they suffice, the same program gives the same plan.
 
-    Along the `data_axis` arguments are split as what is fixed or annotated propagates, and not otherwise: no parameter is.
-    `sub_axes`, `{"data": (2, 4)}`, are parts of axes, `data_0` and `data_1`, each of which may split a dimension alone, such as
-    the experts of a mixture. Left out, parts are tried where no axis divides such a dimension and there is time: a faster plan
-    along them is on a mesh that has these as axes (`plan.mesh`); `{}` keeps to the axes as they are.
+    Along the `data_axis`, arguments are only split as fixed or annotated shardings propagate: no parameter is. `sub_axes`,
+    `{"data": (2, 4)}`, are sub-axes, `data_0` and `data_1`, each of which may split a dimension alone, such as the experts of a
+    mixture. By default sub-axes are tried if no axis divides such a dimension and there is time: a faster plan along them is on a
+    mesh that has these as axes (`plan.mesh`); `{}` tries none.
 
-    At most so many `constraints` are named that are worth writing into the model; looking for them may take as long again.
+    At most that many `constraints` worth writing into the model are named; finding them may take as long again.
 
-    It takes what `partition` takes, and leaves it as it is. Raises MeshError, also where nothing fits in memory.
+    It accepts the same programs as `partition`, and does not change them. Raises MeshError, also if nothing fits in memory.
     """
     from meshbridge import conversion
     from meshbridge.ir.mlir import context
@@ -295,9 +294,9 @@ def search(
         divides=sub_axes is None,
     )
     meshes, request = request.on(mesh_notation.meshes(mesh) if mesh is not None else [], sub_axes or {})
-    found = best_of(opened.module, meshes, request, on_trial)
-    opened = replace(opened, module=found.annotated)
-    return plan_of(found, conversion.convert(opened, "sdy"))
+    best = best_of(opened.module, meshes, request, on_trial)
+    opened = replace(opened, module=best.annotated)
+    return plan_of(best, conversion.convert(opened, "sdy"))
 
 
 def explain(
@@ -315,15 +314,14 @@ def explain(
     collectives: Collectives = "on",
     inside: Inside = "open",
 ) -> Explanation:
-    """Why arguments and results of `program` are sharded as they are: who has said so, and what other shardings of them would
-    cost, each found by partitioning the program so.
+    """Explains why arguments and results of `program` are sharded as they are, and what alternatives cost, each found by
+    partitioning the program again.
 
-    `of` is a path or a pattern of paths, or several: `params['head']`, `params/**/kernel`; all arguments and results without any.
-    At most so many other shardings are tried: first those of what most communication is about. What is sharded together, such
-    as a weight, its moments and the weight that is returned, is changed together, unless `alone`. Other options are those of
-    `report`.
+    `of` is a path or a pattern of paths, or several: `params['head']`, `params/**/kernel`; by default all arguments and results.
+    At most that many alternatives are tried, those with most communication first. Arguments that are sharded together, such as a
+    weight, its moments and the returned weight, are changed together, unless `alone`. Other options are those of `report`.
 
-    It takes what `partition` takes, and leaves it as it is. Raises MeshError, also for a pattern that nothing matches.
+    It accepts the same programs as `partition`, and does not change them. Raises MeshError, also for a pattern without a match.
     """
     from meshbridge.ir.mlir import context
     from meshbridge.machines.compile_target import CompileTarget
@@ -351,10 +349,10 @@ def diff(
     collectives: Collectives = "on",
     inside: Inside = "open",
 ) -> Difference:
-    """What the second of two plans of one program does otherwise than the first: shardings, and collectives by module of the
-    model. Each is a report, or a program, partitioned or to be partitioned, of which one is made with these options of `report`.
+    """How two plans of one program differ: in shardings, and in collectives by module of the model. Each is a report or a
+    program, partitioned or not, which is then reported with these options of `report`.
 
-    Leaves both as they are. Raises MeshError, also for plans of different programs.
+    Does not change them. Raises MeshError, also for plans of different programs.
     """
     from meshbridge.ir.mlir import context
     from meshbridge.machines.compile_target import CompileTarget
@@ -383,13 +381,12 @@ def symbolic_report(
     resharding: Resharding = "cheapest",
     collectives: Collectives = "on",
 ) -> Formulas:
-    """What `program` communicates as formulas of its symbolic dimensions and of the sizes of its mesh's axes.
+    """The communication of `program` as formulas of its symbolic dimensions and its mesh's axis sizes.
 
-    The formulas are those of the plan that is made for the sizes `dims`, which a `jax.export.Exported` with symbolic dimensions
-    needs, and for the mesh that the program has. They hold at sizes that the axes divide. Where no machine is named, the plan is
-    made for the default one.
-    Raises MeshError as `report` does; where sympy is not installed; for a machine with a topology; and where the bytes of a
-    collective are no polynomial of the dimensions.
+    The formulas are those of the plan for the sizes `dims`, which a `jax.export.Exported` with symbolic dimensions needs, and for
+    the program's mesh. They hold for sizes that the axes divide. The default machine is that of the options. Raises MeshError
+    like `report`, if sympy is not installed, for a machine with a topology, and if the bytes of a collective are no polynomial of
+    the dimensions.
     """
     from jax.export import Exported
 
@@ -416,7 +413,7 @@ def operations(
 ) -> tuple[Operation, ...]:
     """The operations that a `Mutation` can name, in program order: their loops, and the options that they can take.
 
-    It takes what `partition` takes, and leaves it as it is. Raises MeshError, also for a program without a mesh.
+    It accepts the same programs as `partition`, and does not change them. Raises MeshError, also for a program without a mesh.
     """
     from meshbridge.decide import mutations
     from meshbridge.ir.mlir import context
@@ -431,11 +428,11 @@ def operations(
 def mutate(
     program: Source | Wrapped, *arguments: Any, mutations: Iterable[Mutation], kwargs: Named = None, platform: str | None = None
 ) -> Program:
-    """The same program with new sharding options for operations of it, the RFC's `transform.mesh.mutate`: `report`, `partition`,
-    `compile`, `operations` and `mutate` itself take it. What has no option is decided around those that have one.
+    """The program with new sharding options for some operations, the RFC's `transform.mesh.mutate`: `report`, `partition`,
+    `compile`, `operations` and `mutate` itself accept it. Shardings of the other operations are decided accordingly.
 
-    It takes what `partition` takes, and leaves it as it is. Raises MeshError for a mutation that names no operation of the
-    program, and for an option that an operation cannot take.
+    It accepts the same programs as `partition`, and does not change them. Raises MeshError for a mutation that names no operation
+    of the program, and for an option that is illegal for an operation.
     """
     from meshbridge.decide import mutations as mutating
     from meshbridge.ir.mlir import context
@@ -451,12 +448,11 @@ def mutate(
 def convert(
     program: Source | Wrapped, *arguments: Any, to: str, kwargs: Named = None, closed: bool = False, plain: bool = False
 ) -> Program:
-    """The same program in the format `to`, or with its shardings in that notation: one of `meshbridge.conversion.names()`.
+    """The program in the format `to`, or with its shardings in that notation: one of `meshbridge.conversion.names()`.
 
-    It takes what `partition` takes, and leaves it as it is. `closed` decides every sharding first and writes it as final.
-    `plain` writes GSPMD's tilings without the names of axes, for readers that know no names; so does `closed`, and a
-    `jax.export.Exported`, which are for XLA.
-    Raises MeshError for what `to` cannot say.
+    It accepts the same programs as `partition`, and does not change them. `closed` decides every sharding first and writes it as
+    final. `plain` writes GSPMD's tilings without axis names, for readers that know no names; `closed` and a
+    `jax.export.Exported`, which are for XLA, do so too. Raises MeshError for a program that `to` cannot express.
     """
     from meshbridge import conversion
     from meshbridge.ir.mlir import context
@@ -466,12 +462,12 @@ def convert(
 
 
 def load(path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None) -> Program:
-    """Reads a program from a file of any known format, told by content; `-` is standard input.
+    """Reads a program from a file of any known format, recognized by content; `-` is standard input.
 
-    `dims` are the sizes of its symbolic dimensions by name, which a `jax.export` artifact may have.
-    Warns of annotations that contradict each other by a ShardingWarning.
-    Raises ParseError, and MeshError for other sizes than the program needs. On a damaged binary MLIR's reader may crash, and the
-    process with it: check files that nobody vouches for with the command `meshbridge convert`, which answers with a diagnostic.
+    `dims` are the sizes of symbolic dimensions by name, which a `jax.export` artifact may have. Warns of contradicting
+    annotations with a ShardingWarning. Raises ParseError, and MeshError for other sizes than the program needs. MLIR's reader may
+    crash on a damaged binary, and the process with it: check untrusted files with the command `meshbridge convert`, which prints
+    a diagnostic.
     """
     from meshbridge.read import files
 
@@ -482,7 +478,7 @@ def load(path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None)
 
 
 def save(program: Program | Exported | ir.Module, path: str | os.PathLike[str]) -> None:
-    """Writes a program in the format that the suffix of `path` asks for, else in its own. Files are complete or absent.
+    """Writes a program in the format of the suffix of `path`, or else in its own. Files are complete or absent.
 
     Raises MeshError.
     """
@@ -502,17 +498,16 @@ def compile(
     local: Local = False,
     **options: Unpack[Keywords],
 ) -> Executable:
-    """Compiles what `partition` takes, at any stage up to `local`, for PJRT devices: by default those that the arguments are on,
-    in the order of their mesh, else all of JAX's.
+    """Compiles a program, accepted at any stage up to `local`, for PJRT devices: by default those of the arguments, in the order
+    of their mesh, or else all of JAX's.
 
-    As many are used as the mesh has; where no machine is named, theirs is meant. What is given is left as it is. A jitted
-    function is traced with `arguments` and `kwargs`; an artifact for several platforms is compiled for the devices' own.
-    XLA compiles under its defaults with `compiler_options="default"`, or under its options that are given by name; else under
-    those that the devices' machine names, under which collectives overlap. The plan is made for the same set.
-    One device's program is `local`, as for `partition`.
-    Where the devices are of several processes, each of them has to compile the same program, and waits for the others.
+    It uses as many devices as the mesh has; the default machine is theirs. The given program is not changed. A jitted function is
+    traced with `arguments` and `kwargs`; an artifact for several platforms is compiled for that of the devices. XLA compiles
+    under its defaults with `compiler_options="default"`, or under options given by name; by default under those of the devices'
+    machine, with which collectives overlap. The plan is made for the same set. `local` is as for `partition`, for one device's
+    program. If the devices belong to several processes, each of them must compile the same program, and waits for the others.
     Raises MeshError for a program that cannot be partitioned, or that needs more devices than there are, and for an option that
-    XLA does not take; in every process where one of several fails, is missing, or has another plan.
+    XLA refuses; in every process if one of several fails, is missing, or has another plan.
     """
     import jax
 
@@ -526,23 +521,23 @@ def compile(
     request = CompilerOptions.of(compiler_options)
     available = tuple(devices if devices is not None else jax.devices())
     with processes.Agreement(available) as agreement:
-        opened = _handed_in(formats.unpack(program, context(), arguments, kwargs), local)
+        opened = _annotated_if_local(formats.unpack(program, context(), arguments, kwargs), local)
         if available:
             opened = formats.for_platform(opened, jax_devices.platform(available[0]))
-        taken = processes.signature(opened.module)
+        signature = processes.signature(opened.module)
         options.setdefault("machine", jax_devices.of(available).name)
         how = pipeline.Options.of(emit="local", compiler_options=request.chosen, **options)
         partitioning.partition_module(opened.module, how)
         under = request.on(jax_devices.machine_of(available, how.target.machine), explicit=True)
         used = pjrt.devices_for(opened.module, None if devices is None else available, (arguments, kwargs))
-        agreement.require(used, opened.module, {"signature": taken, **how.all_written(), "compiler options": under})
+        agreement.require(used, opened.module, {"signature": signature, **how.all_written(), "compiler options": under})
         executable = pjrt.load(opened.planned(how), used, under)
         agreement.require(used)
     return executable
 
 
 class JitKeywords(Keywords, total=False):
-    """What `jit` takes beside a function: how it is partitioned, and what `jax.jit` takes by these names."""
+    """Options of `jit`: how to partition, and `jax.jit`'s options of these names."""
 
     in_shardings: Any
     out_shardings: Any
@@ -558,14 +553,12 @@ def jit(function: Callable[P, R], /, *, compiler_options: Given = ..., **options
 @overload
 def jit(*, compiler_options: Given = ..., **options: Unpack[JitKeywords]) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 def jit(function: Any = None, /, *, compiler_options: Given = "best", **options: Unpack[JitKeywords]) -> Any:
-    """`jax.jit`, partitioned by meshbridge: what it gives is called as the function itself.
+    """`jax.jit`, partitioned by meshbridge: the result is called like the function itself.
 
-    As a decorator it stands with or without options. A function that `jax.jit` has made keeps the options that it was made
-    with. For each kind of arguments that the function is called with it is traced, partitioned and compiled once; it runs on the
-    devices that its shardings, its arguments or `jax.set_mesh` name. With the environment variable MESHBRIDGE_CACHE_DIR,
-    partitioned programs are kept in that folder. XLA's options are as for `compile`.
-    Raises MeshError for options that cannot have their value. What it gives raises MeshError where the function cannot be
-    partitioned.
+    As a decorator it accepts options or none. A function from `jax.jit` keeps its options. The function is traced, partitioned
+    and compiled once for each kind of arguments; it runs on the devices of its shardings, its arguments or `jax.set_mesh`. The
+    environment variable MESHBRIDGE_CACHE_DIR names a folder in which partitioned programs are cached. XLA's options are as for
+    `compile`. Raises MeshError for invalid values of options. The result raises MeshError if the function cannot be partitioned.
     """
     if function is None:
         return partial(jit, compiler_options=compiler_options, **options)
@@ -577,10 +570,10 @@ def jit(function: Any = None, /, *, compiler_options: Given = "best", **options:
 
 
 def install(*, compiler_options: Given = "best", **options: Unpack[Keywords]) -> None:
-    """From now on and in all threads, partitions every function that JAX compiles for several devices, as `jit` does with these
-    options: also those that were jitted before, in libraries that know nothing of meshbridge.
+    """From now on, in all threads, partitions every function that JAX compiles for several devices, like `jit` with these
+    options: also functions that were jitted before, and in libraries that do not know meshbridge.
 
-    Raises MeshError for options that cannot have their value; calls then raise it where a function cannot be partitioned.
+    Raises MeshError for invalid values of options; calls then raise it if a function cannot be partitioned.
     """
     from meshbridge.jitted import everywhere
 
@@ -588,9 +581,9 @@ def install(*, compiler_options: Given = "best", **options: Unpack[Keywords]) ->
 
 
 def patch(*, compiler_options: Given = "best", **options: Unpack[Keywords]) -> AbstractContextManager[Sequence[Planned]]:
-    """A context that does meanwhile what `install` does from now on: `with meshbridge.patch() as planned:`.
+    """A context in which `install` is in effect: `with meshbridge.patch() as planned:`.
 
-    Gives a sequence that grows by each function that is partitioned, with its `name`, and `report()`, its `Report`.
+    Returns a sequence that grows by each partitioned function, with its `name`, and `report()`, its `Report`.
     """
     from meshbridge.jitted import everywhere
 
@@ -605,11 +598,11 @@ def _planning(options: Mapping[str, Any], compiler_options: Given) -> Planning:
 
 
 def assert_same_plan(program: Source, devices: Sequence[Any] | None = None) -> None:
-    """Raises MeshError, in each process, unless all processes that have some of `devices`, by default all of JAX's, come here
-    with the same program, source locations aside.
+    """Raises MeshError, in each process, unless all processes with some of `devices`, by default all of JAX's, call this function
+    with the same program; source locations may differ.
 
-    `compile` does this by itself; of what `partition` gives, no process knows what the others have. Each process has to call it,
-    and waits for the others; within one process it does nothing.
+    `compile` does this itself; for results of `partition`, no process knows those of the others. Each process must call it, and
+    waits for the others; within one process it does nothing.
     """
     import jax
 

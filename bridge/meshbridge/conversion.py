@@ -1,4 +1,4 @@
-"""The same program in another format, or with its shardings in another notation."""
+"""Converts programs to other formats, and their shardings to other notations."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from meshbridge.read.formats import Program
 from meshbridge.read.import_shardings import ImportShardings
 
 MESH = "mesh"
-"""Names the mesh dialect itself, beside the notations: what all of them convert to."""
+"""The name of the mesh dialect itself among the notations: all of them convert to it."""
 
 
 def names() -> list[str]:
-    """What can be converted from and to: the mesh dialect, notations, formats."""
+    """The kinds that can be converted from and to: the mesh dialect, notations, formats."""
     return [MESH, *formats.notations(), *formats.formats()]
 
 
 def with_plain_form() -> list[str]:
-    """The notations that have an older form."""
+    """The notations with an older form."""
     return [name for name, notation in formats.notations().items() if notation.from_mesh_plain is not None]
 
 
 def read(data: bytes, name: str, kind: str = "auto", dims: Mapping[str, int] | None = None) -> Program:
-    """Reads a program that is `kind`, one of `names()` or `auto`, with the sizes `dims` of its symbolic dimensions.
+    """Reads a program of `kind`, one of `names()` or `auto`, with the sizes `dims` of its symbolic dimensions.
 
-    Diagnostics call it `name`. Raises ParseError for one that is of another kind.
+    `name` is its name in diagnostics. Raises ParseError for a program of another kind.
     """
     if kind in formats.formats():
         with files.about(name):
@@ -39,19 +39,19 @@ def read(data: bytes, name: str, kind: str = "auto", dims: Mapping[str, int] | N
         return program
     notation = formats.find_notation(program.module)
     if kind != (notation.name if notation is not None else MESH):
-        found = (
+        actual = (
             f"it carries {notation.summary}" if notation is not None else "it carries no other shardings than the mesh dialect's"
         )
-        raise ParseError(f"{name}: error: expected a program of kind '{kind}', but {found}")
+        raise ParseError(f"{name}: error: expected a program of kind '{kind}', but {actual}")
     return program
 
 
 def convert(program: Program, kind: str, *, closed: bool = False, plain: bool = False) -> Program:
     """`program` as `kind`, one of `names()`; its module is changed in place.
 
-    `closed` decides every tensor's sharding first and writes it down as final. `plain` writes the older form of a notation that
-    has one: GSPMD's tilings by device numbers, without the names of axes. An artifact is for XLA to compile, and gets that form.
-    Raises MeshError for what `kind` cannot say, and for one that is none.
+    `closed` decides every tensor's sharding first and writes it as final. `plain` writes the older form of a notation that has
+    one: GSPMD's tilings by device numbers, without axis names. Artifacts, which XLA compiles, get that form. Raises MeshError for
+    an unknown `kind`, and for a program that `kind` cannot express.
     """
     if kind not in names():
         raise MeshError(f"error: unknown kind '{kind}', expected one of {', '.join(names())}")
@@ -60,7 +60,7 @@ def convert(program: Program, kind: str, *, closed: bool = False, plain: bool = 
     chosen = formats.formats().get(kind)
     if chosen is not None and not chosen.is_spelling:
         return replace(program, format=chosen)
-    # Other partitioners decide nothing inside of a composite.
+    # Other partitioners decide nothing inside composites.
     annotated = pipeline.build(pipeline.Options(emit="annotated")).passes
     pipeline.run((*annotated, InlineCalls()) if closed else (ImportShardings(),), program.module)
     if chosen is not None:

@@ -1,4 +1,4 @@
-"""Partitions a program: runs the stages of the pipeline, and plans by the best variant where plans are compared."""
+"""Partitions a program: runs the stages of the pipeline, and compares plans in several variants if needed."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from meshbridge.plan_variants import best_plan_of, fitting_plan
 from meshbridge.read.formats import copy_module, replace_content
 
 LOG = logging.getLogger("meshbridge")
-"""Says when a program is partitioned (INFO), and when each of its stages is reached (DEBUG), with seconds."""
+"""Logs each partitioned program (INFO) and each stage (DEBUG), with seconds."""
 
 _partitioning = RLock()
 
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Lets other threads wait: the warnings of a plan are looked through, which Python catches for all threads."""
+    """Excludes other threads: warnings of a plan are captured, which Python does for all threads at once."""
     with _partitioning:
         yield
 
@@ -44,13 +44,13 @@ def partition_module(
     on_pass: OnPass | None = None,
     on_stage: OnStage | None = None,
 ) -> list[Timing]:
-    """Partitions `module` in place as far as `options.emit` says, and returns how long each pass took; where plans are compared,
-    for a topology or a memory limit, the passes of all of them.
+    """Partitions `module` in place up to the form `options.emit`, and returns the time of each pass. If plans are compared, for a
+    topology or a memory limit, these include the passes of all plans.
 
-    A module that is partitioned already goes on from there. It is verified, and so are the stages of `pipeline.VERIFIED` and the
-    result. `on_pass` sees the module after each pass, `on_stage` after each stage, with its name. Of plans that are compared,
-    `on_pass` sees all, and `on_stage` the one that is taken, once it is optimised. Threads wait for each other. Raises MeshError
-    with a located diagnostic, also if the mesh does not fit the machine, or no plan fits the memory limit.
+    A module that is already partitioned continues from there. The module, the stages of `pipeline.VERIFIED` and the result are
+    verified. `on_pass` is called with the module after each pass, `on_stage` after each stage, with its name. Of compared plans,
+    `on_pass` gets all, and `on_stage` the chosen one, once it is optimised. Only one thread partitions at a time. Raises
+    MeshError with a source location, also if the mesh does not fit the machine, or no plan fits the memory limit.
     """
     stages, target = pipeline.build(options), options.target
     if is_partitioned(module):
@@ -93,7 +93,7 @@ def partition_module(
 
 
 def _refuse_partitioned(module: ir.Module, options: Options) -> None:
-    """Raises MeshError where a program that is partitioned already has no such form."""
+    """Raises MeshError if an already partitioned program has no such form."""
     if options.emit == "annotated":
         raise MeshError(f"<module>: error: the program is partitioned already, it has no form '{options.emit}'")
     if options.target.written_limit < inf:

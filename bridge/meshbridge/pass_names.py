@@ -1,4 +1,4 @@
-"""Passes by their names, and pipelines of passes as text."""
+"""Passes by name, and pass pipelines as text."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from meshbridge.ir.passes import PASSES, Pass
 from meshbridge.machines.compile_target import DEFAULT_TARGET, PARTS
 
 PASSES_IN = ("read", "legalize", "decide", "partition", "collectives", "overlap", "lowering", "upstream")
-"""The folders that hold passes."""
+"""The folders with passes."""
 
 
 @cache
 def registered_passes() -> dict[str, type[Pass]]:
-    """Every pass by name: each file of a folder of PASSES_IN registers its own."""
+    """Every pass by name: each file in the folders PASSES_IN registers its own."""
     for folder in PASSES_IN:
         package = importlib.import_module(f"meshbridge.{folder}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
@@ -30,9 +30,9 @@ def registered_passes() -> dict[str, type[Pass]]:
 
 @cache
 def passes_by_any_name() -> dict[str, type[Pass]]:
-    """Every pass by its name and by those that LLVM has for it."""
+    """Every pass by its name and by its aliases in LLVM."""
     passes = registered_passes()
-    return {other: step for step in passes.values() for other in step.aliases} | passes
+    return {alias: step for step in passes.values() for alias in step.aliases} | passes
 
 
 _PASS = re.compile(r"\s*([\w-]+)\s*(?:\{([^{}]*)\})?\s*(?:,|$)")
@@ -56,11 +56,11 @@ def _entries(text: str) -> Iterator[tuple[str, str]]:
             yield from _entries(nested.group(1))
             position = nested.end()
             continue
-        found = _PASS.match(text, position)
-        if found is None:
+        match = _PASS.match(text, position)
+        if match is None:
             raise MeshError(f"error: expected 'pass' or 'pass{{option=value}}' in pass pipeline, found '{text[position:]}'")
-        yield found.group(1), found.group(2) or ""
-        position = found.end()
+        yield match.group(1), match.group(2) or ""
+        position = match.end()
 
 
 def make_pass(name: str, options: str = "") -> Pass:
@@ -68,12 +68,12 @@ def make_pass(name: str, options: str = "") -> Pass:
 
     An option of type CompileTarget is written as its parts: `machine=v5p:4x4x4 layout=data=x compiler-options=best`.
 
-    Raises MeshError for an unknown pass, an unknown option, or a value that is not one of the option's.
+    Raises MeshError for an unknown pass, an unknown option, or an invalid value.
     """
-    known = passes_by_any_name()
-    if name not in known:
-        raise MeshError(f"error: unknown pass '{name}', expected one of {', '.join(sorted(known))}")
-    step = known[name]()
+    passes = passes_by_any_name()
+    if name not in passes:
+        raise MeshError(f"error: unknown pass '{name}', expected one of {', '.join(sorted(passes))}")
+    step = passes[name]()
     parts: dict[str, str] = {}
     for entry in options.split():
         option, equals, value = entry.partition("=")
@@ -121,13 +121,13 @@ def _with_target(step: Pass, parts: dict[str, str]) -> Pass:
 
 
 def _with_option(step: Pass, option: str, text: str) -> Pass:
-    """`step` with one option set from its text; dashes and underscores in option names are the same."""
+    """`step` with one option set from its text; dashes and underscores in option names are equal."""
     instance: Any = step
     key = option.replace("-", "_")
     names = [*defaults(step)]
     if key not in names:
-        known = f"expected one of {', '.join(names)}" if names else "it has none"
-        raise MeshError(f"error: pass '{step.name}' has no option '{option}', {known}")
+        expected = f"expected one of {', '.join(names)}" if names else "it has none"
+        raise MeshError(f"error: pass '{step.name}' has no option '{option}', {expected}")
     kind = get_type_hints(type(step))[key]
     try:
         changed: Pass = replace(instance, **{key: _value(kind, text)})

@@ -1,4 +1,4 @@
-"""From a sharded program to one with explicit collectives: the stages, the passes of each, and what is checked in between."""
+"""The stages from a sharded program to one with explicit collectives, the passes of each stage, and the checks in between."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ LEGALIZE: tuple[Pass, ...] = (
 )
 
 Emit = Literal["annotated", "mesh", "local", "exported", "shard_map"]
-"""The forms in which a program can be had."""
+"""The forms of the result."""
 
 Collectives = Literal["on", "off"]
-"""Whether collectives are made fewer and smaller, and hidden behind computation."""
+"""Whether collectives are optimised, and overlapped with computation."""
 
 Inside = Literal["open", "closed"]
-"""Whether values inside a program may be split along more axes than the constraints on them name."""
+"""Whether values inside a program may be split along more axes than their constraints name."""
 
 
 @dataclass(frozen=True)
@@ -115,18 +115,18 @@ class Options:
             raise MeshError("error: memory-limit has no effect on the form 'annotated', which is not partitioned yet")
 
     @classmethod
-    def of(cls, **given: Any) -> Options:
-        """The options that users write: `machine`, `layout`, `compiler_options` and `memory_limit` as `CompileTarget.of` takes
-        them, others by the names of the fields. Raises MeshError."""
-        return cls().but(**given)
+    def of(cls, **options: Any) -> Options:
+        """Options as users write them: `machine`, `layout`, `compiler_options` and `memory_limit` like `CompileTarget.of`, others
+        by the names of the fields. Raises MeshError."""
+        return cls().but(**options)
 
     def but(self, **changed: Any) -> Options:
-        """The same with other options, written as for `of`. Raises MeshError."""
+        """A copy with changed options, written as for `of`. Raises MeshError."""
         parts = {name: changed.pop(name) for name in PARTS if name in changed}
         return replace(self, target=self.target.but(**parts) if parts else self.target, **changed)
 
     def limited(self, memory_limit: float | None) -> Options:
-        """The same under another limit of memory, in bytes; infinite for no limit, None for that of the machine."""
+        """A copy with another memory limit, in bytes; infinite for no limit, None for that of the machine."""
         return replace(self, target=replace(self.target, memory_limit=memory_limit))
 
     def written(self, name: str) -> Any:
@@ -135,13 +135,13 @@ class Options:
 
     def all_written(self) -> dict[str, Any]:
         """The values of all options by the names that users write."""
-        names = (*PARTS, *(each.name for each in fields(self) if each.name != "target"))
+        names = (*PARTS, *(field.name for field in fields(self) if field.name != "target"))
         return {name: self.written(name) for name in names}
 
 
 @cache
 def option_choices() -> dict[str, tuple[str, ...]]:
-    """The values that those of the Options, and of their target, can have which have no others."""
+    """The values of those Options, and of their target's fields, with a fixed set of values."""
     kinds = get_type_hints(Options) | get_type_hints(CompileTarget)
     return {name: get_args(kind) for name, kind in kinds.items() if get_origin(kind) is Literal}
 
@@ -151,7 +151,7 @@ DEFAULTS = Options()
 
 @dataclass(frozen=True)
 class Stage:
-    """A state of the program that has a name, and the passes that lead to it from the stage before."""
+    """A named state of the program, and the passes that lead to it from the stage before."""
 
     name: str
     passes: tuple[Pass, ...] = ()
@@ -159,7 +159,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Stages in the order in which a program passes through them."""
+    """Stages in order."""
 
     stages: tuple[Stage, ...]
 
@@ -173,11 +173,11 @@ class Pipeline:
         return Pipeline(self.stages[: self._index(name) + 1])
 
     def starting_at(self, name: str) -> Pipeline:
-        """The stages that follow for a program which is at the stage of that name."""
+        """The stages after the one of that name."""
         return Pipeline(self.stages[self._index(name) + 1 :])
 
     def replacing(self, name: str, *passes: Pass) -> Pipeline:
-        """The same stages, of which the one of that name is reached by other passes."""
+        """The same stages, with other passes for the one of that name."""
         return Pipeline(tuple(replace(stage, passes=passes) if stage.name == name else stage for stage in self.stages))
 
     def _index(self, name: str) -> int:
@@ -185,18 +185,18 @@ class Pipeline:
 
 
 class PlanVariant(NamedTuple):
-    """How a program is planned, where several plans are made and the best one is taken."""
+    """How a program is planned, if several plans are compared."""
 
     link_prices: bool = True
-    "With a topology, whether bytes cost what they take on the links that they go along; else all links are alike."
+    "With a topology, whether bytes are priced by the links on which they are sent; if not, all links cost the same."
     memory_factor: float = 1.0
-    "How many times what the machine says it costs to hold a byte."
+    "A factor on the machine's price of memory."
     hides: bool = False
-    "Whether what can run beside products costs less."
+    "Whether collectives that can overlap with products cost less."
     keeps_queries: bool = False
-    "Whether attention whose queries the annotations split stays so, for its keys and values to travel around the devices."
+    "Whether attention keeps the annotated split of its queries, so that keys and values travel around the devices."
     inside_open: bool = False
-    "Whether values inside may be split along more axes than constraints say, which close their dimensions."
+    "Whether values inside may be split along more axes than their constraints say."
 
 
 def build(options: Options = DEFAULTS, variant: PlanVariant | None = None) -> Pipeline:
@@ -267,7 +267,7 @@ def _overlap(target: CompileTarget, machine: Machine) -> tuple[Pass, ...]:
 
 
 def _finish(options: Options) -> tuple[Pass, ...]:
-    """The passes behind the lowering, for whoever reads the program."""
+    """The passes after the lowering, for the consumer of the program."""
     if options.stablehlo_version is not None:
         return (PlainStablehlo(options.stablehlo_version, ",".join(options.ops)),)
     return (WrapLocal(),) if options.emit == "exported" else ()
@@ -275,7 +275,7 @@ def _finish(options: Options) -> tuple[Pass, ...]:
 
 @dataclass(frozen=True)
 class Timing:
-    """How long one pass took, in seconds, and the verification after it."""
+    """The time of one pass, in seconds, and of the verification after it."""
 
     name: str
     seconds: float
@@ -283,18 +283,19 @@ class Timing:
 
 
 Verify = Literal["each", "last", "dialect", "none"]
-"""After which passes of several a module is verified; `dialect`: after the last, by the mesh dialect's verifier alone."""
+"""The passes after which a module is verified; `dialect`: after the last, by the mesh dialect's verifier alone."""
 
 VERIFIED: dict[str, Verify] = {"annotated": "dialect", "partitioned": "dialect"}
-"""Stages that are verified once they are reached, beside the last one: what users wrote is in the dialect's terms for the first
-time, and every collective is new. Verifying costs as much as a pass that has little to do; tests verify every stage in full."""
+"""Stages that are verified besides the last one: in the first, users' annotations are in the dialect's terms for the first time,
+and in the second every collective is new. Verifying takes as long as a pass with little work; tests verify every stage in
+full."""
 
 OnPass = Callable[[Pass, ir.Module], None]
 OnStage = Callable[[str, ir.Module], None]
 
 
 def verify(module: ir.Module) -> None:
-    """Checks `module` by MLIR's verifier and by the mesh dialect's.
+    """Verifies `module` with MLIR's verifier and the mesh dialect's.
 
     Raises MeshError with a located diagnostic.
     """

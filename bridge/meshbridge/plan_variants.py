@@ -1,5 +1,5 @@
-"""The variants in which a program is planned, and the choice among their plans: prices are not all that a step takes, and memory
-has a limit."""
+"""The variants in which a program is planned, and the choice among their plans: prices do not cover everything in a step, and
+memory is limited."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from meshbridge.pipeline import OnPass, Options, PlanVariant, Timing
 from meshbridge.read.formats import copy_module
 
 FACTORS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0)
-"""How many times what the machine says memory may cost more, for the sake of a limit. Each is one partitioning."""
+"""Factors on the machine's price of memory, tried in order to keep a limit. Each takes one partitioning."""
 
 WORTH_OPENING = 1.02
-"""A plan in which constraints inside are open is taken where the best one in which they hold as they are written takes so many
-times its seconds: what is written counts for more than a doubtful gain."""
+"""A plan that relaxes constraints inside must be faster by this factor than the best one that keeps them as written: a doubtful
+gain does not outweigh what the user wrote."""
 
 
 def plan_variants(options: Options) -> tuple[PlanVariant, ...]:
@@ -37,7 +37,7 @@ def plan_variants(options: Options) -> tuple[PlanVariant, ...]:
     if options.target.devices is None:
         return (PlanVariant(),)
     as_written = (
-        PlanVariant(link_prices=False),  # they mislead where they promise another plan
+        PlanVariant(link_prices=False),  # which can mislead
         PlanVariant(),
         PlanVariant(hides=True),
     )
@@ -45,7 +45,7 @@ def plan_variants(options: Options) -> tuple[PlanVariant, ...]:
 
 
 def ring_variants(options: Options) -> tuple[PlanVariant, ...]:
-    """The variant in which attention is planned for rings, on machines that have such."""
+    """The variant that plans attention for rings, on machines that have it."""
     machine = options.target.machine
     has_rings = options.collectives == "on" and machine is not None and machine.prefers_ring_attention
     return (PlanVariant(hides=True, keeps_queries=True),) if has_rings else ()
@@ -59,7 +59,7 @@ def open_variants(variants: Iterable[PlanVariant], options: Options) -> tuple[Pl
 
 
 class Plan(NamedTuple):
-    """A program that is planned in some variant."""
+    """A program planned in some variant."""
 
     variant: PlanVariant
     module: ir.Module
@@ -70,10 +70,10 @@ def best_plan(
     variants: Sequence[PlanVariant], devices: Target | None, limit: float, planned: Callable[[PlanVariant], ir.Module | None]
 ) -> Plan:
     """The plan of the `variants` with the shortest predicted step on the `devices`; without any, that of the first variant.
-    Memory is priced at the least of FACTORS at which a plan needs no more than `limit` bytes. `planned` gives None for a variant
+    Memory is priced at the lowest of FACTORS at which a plan needs at most `limit` bytes. `planned` returns None for a variant
     without a plan of its own.
 
-    Raises MeshError where none does: by how much the one that needs least misses it, and for which tensors.
+    Raises MeshError if no plan fits, with the missing bytes and the tensors of the plan that needs least.
     """
     least: tuple[float, ir.Module] | None = None
     for factor in FACTORS:
@@ -97,58 +97,59 @@ def _fastest(plans: Sequence[Plan], devices: Target | None) -> Plan:
         return plans[0]
     try:
         steps = [predict(plan.module, devices) for plan in plans]
-    except MeshError:  # the report says what its prediction stumbles over
+    except MeshError:  # the report explains why the prediction fails
         return plans[0]
     worth = admitted([plan.variant for plan in plans], [step.seconds for step in steps])
     longest = MARGIN * min(steps[number].seconds for number in worth)
     equal = [number for number in worth if steps[number].seconds <= longest]
     if len(equal) == 1:
         return plans[equal[0]]
-    sent = {number: communication(plans[number].module).wire_bytes for number in equal}
-    least = min(equal, key=lambda number: sent[number])
-    seconds_per_byte = steps[least].communication_seconds / sent[least] if sent[least] else 0.0
-    return plans[min(equal, key=lambda number: seconds_per_byte * sent[number] + steps[number].exposed_seconds)]
+    wire_bytes = {number: communication(plans[number].module).wire_bytes for number in equal}
+    least = min(equal, key=lambda number: wire_bytes[number])
+    seconds_per_byte = steps[least].communication_seconds / wire_bytes[least] if wire_bytes[least] else 0.0
+    return plans[min(equal, key=lambda number: seconds_per_byte * wire_bytes[number] + steps[number].exposed_seconds)]
 
 
 def admitted(variants: Sequence[PlanVariant], seconds: Sequence[float]) -> list[int]:
-    """The numbers of the plans that may be taken: those in which constraints inside are open only where that pays."""
-    written = min((each for variant, each in zip(variants, seconds, strict=True) if not variant.inside_open), default=inf)
+    """The indices of eligible plans: plans with relaxed constraints only if they are worth it."""
+    strict_seconds = [step for variant, step in zip(variants, seconds, strict=True) if not variant.inside_open]
+    most = min(strict_seconds, default=inf)
     return [
-        number for number, variant in enumerate(variants) if not variant.inside_open or WORTH_OPENING * seconds[number] <= written
+        number for number, variant in enumerate(variants) if not variant.inside_open or WORTH_OPENING * seconds[number] <= most
     ]
 
 
 def best_plan_of(legal: ir.Module, options: Options, timings: list[Timing], on_pass: OnPass | None) -> Plan:
     """The best plan of a `legal` module among `plan_variants(options)`. Adds to the `timings`, and repeats the warnings of that
-    plan. Raises MeshError if no plan keeps the memory limit that the user has written."""
-    said, seen = dict[PlanVariant, list[warnings.WarningMessage]](), set[bytes]()
+    plan. Raises MeshError if no plan keeps the user's memory limit."""
+    caught, hashes = dict[PlanVariant, list[warnings.WarningMessage]](), set[bytes]()
 
     def planned(variant: PlanVariant) -> ir.Module | None:
         copy = copy_module(legal)
-        with warnings.catch_warnings(record=True) as said[variant]:
+        with warnings.catch_warnings(record=True) as caught[variant]:
             warnings.simplefilter("always")
-            return copy if plan_in(copy, _in_mesh(options), variant, timings, seen=seen, on_pass=on_pass) else None
+            return copy if plan_in(copy, _in_mesh(options), variant, timings, seen=hashes, on_pass=on_pass) else None
 
     plan = best_plan(plan_variants(options), options.target.devices, options.target.written_limit, planned)
     fitting = fitting_plan(plan.module, legal, options, timings, on_pass)
     if fitting is not None:
         return fitting
-    for each in said[plan.variant]:
-        warnings.warn(each.message, stacklevel=2)
+    for warning in caught[plan.variant]:
+        warnings.warn(warning.message, stacklevel=2)
     return plan
 
 
 def _in_mesh(options: Options) -> Options:
-    """The same options for one device's program on the mesh dialect, in which plans are compared."""
+    """The options for one device's program on the mesh dialect, on which plans are compared."""
     return replace(options, emit="mesh", stablehlo_version=None, ops=())
 
 
 def fitting_plan(
     planned: ir.Module, legal: ir.Module, options: Options, timings: list[Timing], on_pass: OnPass | None
 ) -> Plan | None:
-    """The best plan that needs no more memory than a device of the machine has, where the one that is `planned` needs more; None
-    where that fits, and where no plan does, of which it warns. None is sought where arguments and results alone are too large,
-    or where the plan under the highest price of memory is."""
+    """The best plan that fits the memory of the machine's device, if the `planned` one does not; None if that fits. Warns and
+    returns None if no plan fits. Does not search if arguments and results alone, or the plan under the highest price of memory,
+    are too large."""
     limit = options.target.implied_limit
     needed = memory(main_function(planned)) if limit < inf else None
     if needed is None or needed.peak <= limit:
@@ -157,7 +158,7 @@ def fitting_plan(
     if needed.peak - needed.temporaries <= limit:
         frugal = copy_module(legal)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a plan that nobody gets
+            warnings.simplefilter("ignore")  # this plan is not returned
             plan_in(frugal, _in_mesh(limited), PlanVariant(memory_factor=FACTORS[-1]), timings, on_pass=on_pass)
         if memory(main_function(frugal)).peak <= limit:
             return best_plan_of(legal, limited, timings, on_pass)
@@ -175,9 +176,9 @@ def plan_in(
     seen: set[bytes] | None = None,
     on_pass: OnPass | None = None,
 ) -> bool:
-    """Partitions a legal `module` in place by one variant, to the form that the options name, and adds the time of each pass to
-    `timings`. Returns False if the variant has no plan of its own, or one whose hash is among those `seen` of others; else adds
-    the hash. Raises MeshError with a located diagnostic."""
+    """Partitions a legal `module` in place by one variant, to the form of the options, and adds the time of each pass to
+    `timings`. Returns False if the variant has no plan of its own, or a plan whose hash is among those `seen`; else adds the
+    hash. Raises MeshError with a source location."""
     analyses = Analyses()
     for stage in pipeline.build(options, variant).starting_at("legal").stages:
         took = pipeline.run(stage.passes, module, verified="none", analyses=analyses, on_pass=on_pass)

@@ -1,4 +1,4 @@
-"""What people read: tables, sizes of memory, times, and names that come from programs."""
+"""Text for people: tables, sizes of memory, times, and names from programs."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ from io import StringIO
 
 
 def visible(text: str, keep: str = "\n") -> str:
-    r"""`text` in which each character that cannot be seen is an escape of Python's, `\x1b` or `\u202e`; those of `keep` stay.
+    r"""`text` with invisible characters as Python escapes, `\x1b` or `\u202e`, except those in `keep`.
 
-    Names, paths and locations of a program may hold any character. Terminals obey control characters, and bidirectional
-    overrides reorder what stands beside them.
+    Names, paths and locations of a program may contain any character. Terminals obey control characters, and bidirectional
+    overrides reorder the surrounding text.
     """
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() or each in keep else each.encode("unicode_escape").decode() for each in text)
+    return "".join(
+        letter if letter.isprintable() or letter in keep else letter.encode("unicode_escape").decode() for letter in text
+    )
 
 
 def quoted(text: str) -> str:
-    """`text` as a literal of Python between double quotes, on one line and `visible`."""
+    """`text` as a Python literal between double quotes, on one line and `visible`."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{visible(escaped, keep="")}"'
 
 
 def joined(lines: Iterable[str]) -> str:
-    """Lines, each `visible`, one below the other."""
+    """Lines, each `visible`, joined by newlines."""
     return "\n".join(visible(line, keep="") for line in lines)
 
 
@@ -47,15 +49,15 @@ def time_text(seconds: float) -> str:
 
 
 def spec_text(split: Iterable[Sequence[str]], *more: str) -> str:
-    """`P("data", None)`, as JAX writes it, of the axes of each dimension as they are to stand there, and what comes after."""
+    """`P("data", None)`, as JAX writes it, from the axes of each dimension, followed by `more`."""
     entries = (f"({', '.join(axes)})" if len(axes) > 1 else axes[0] if axes else "None" for axes in split)
     return f"P({', '.join((*entries, *more))})"
 
 
 def table(rows: Sequence[Sequence[str]], *, left: Container[int]) -> str:
-    """Rows in columns as wide as their widest entry, those of the numbers in `left` to the left, others to the right. Each entry
-    stands on one line, and is `visible`."""
-    from rich.console import Console  # a tenth of a second, which only what prints a table needs
+    """Rows in columns as wide as their widest entry. Columns with numbers in `left` are aligned to the left, others to the right.
+    Each entry is on one line, and is `visible`."""
+    from rich.console import Console  # takes a tenth of a second, which only printed tables need
     from rich.table import Table
 
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
@@ -69,4 +71,4 @@ def table(rows: Sequence[Sequence[str]], *, left: Container[int]) -> str:
 
 
 _WIDEST = 10_000
-"""Columns beyond which a table is cut: the reader's terminal wraps lines, and a file has no width."""
+"""The width at which a table is cut: terminals wrap lines, and a file has no width."""

@@ -1,1 +1,1 @@
-"""Decided to partitioned: one device's program, every communication a collective of the mesh dialect."""
+"""Partitions a decided program: one device's program, with every communication as a collective of the mesh dialect."""

@@ -1,4 +1,4 @@
-"""Pairs of unequal annotations to collectives, without partitioning anything around them: the resharding spec, runnable."""
+"""Converts pairs of unequal annotations to collectives, without partitioning: the executable form of the resharding spec."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from meshbridge.resharding import PlanOptions, emit, plan, unknown_sizes
 @register
 @dataclass(frozen=True)
 class MeshResharding(Pass):
-    """Turns a `mesh.shard` of a value and an unequal one of its use into the collectives between them.
+    """Replaces a `mesh.shard` of a value and a different one of its use by the collectives between them.
 
     Input:   %0 = mesh.shard %arg0 to %rows : tensor<8x16xf32>
              %1 = mesh.shard %0 to %columns annotate_for_users : tensor<8x16xf32>
@@ -26,20 +26,20 @@ class MeshResharding(Pass):
              %3 = builtin.unrealized_conversion_cast %2 : tensor<8x8xf32> to tensor<8x16xf32>
              %4 = mesh.shard %3 to %columns annotate_for_users : tensor<8x16xf32>
 
-    The casts are the step from the global tensor to one device's shard and back. The pass reads nothing but such pairs.
-    Where sizes are only known at run time, one axis is resharded after the other (`unknown_sizes`).
+    The casts convert between the global tensor and one device's shard. The pass only reads such pairs.
+    If sizes are only known at run time, axes are resharded one after the other (`unknown_sizes`).
     """
 
     name: ClassVar[str] = "mesh-resharding"
     exact: bool = False
-    "Insist on the fewest bytes, however many collectives that takes."
+    "Send the fewest bytes, in any number of collectives."
     alpha: float = PlanOptions.alpha
-    "Seconds that a collective costs."
+    "The cost of a collective, in seconds."
     beta: float = PlanOptions.beta
-    "Seconds that a byte costs."
+    "The cost of a byte, in seconds."
 
     def run(self, module: ir.Module) -> None:
-        """Raises OpError at the annotation of the use where a pair has no plan."""
+        """Raises OpError at the annotation of the use if a pair has no plan."""
         options = PlanOptions(alpha=self.alpha, beta=self.beta, exact=self.exact)
         meshes = {op.sym_name: op.value for op in module.body.operations if isinstance(op, MeshOp)}
         shardings: dict[ir.Value, ShardingOp] = {}
@@ -60,7 +60,7 @@ class MeshResharding(Pass):
 
 
 def _reshard(source: ShardingOp, target: ShardingOp, use: ShardOp, meshes: dict[str, Mesh], options: PlanOptions) -> None:
-    """Puts the collectives from `source` to `target` before the annotation `use`."""
+    """Inserts the collectives from `source` to `target` before the annotation `use`."""
     op, type_ = use.operation, tensor_type(use.source)
     if type_ is None or source.mesh != target.mesh or source.mesh not in meshes:
         raise OpError(op, f"is on @{source.mesh} and then @{target.mesh}: expected a tensor on one declared mesh")
@@ -72,12 +72,12 @@ def _reshard(source: ShardingOp, target: ShardingOp, use: ShardOp, meshes: dict[
         with op.location, ip:
             if DYNAMIC in (*type_.shape, *mesh.shape):
                 shard = _cast(use.source, unknown_sizes.shard_type(type_, mesh, source.value))
-                moved = unknown_sizes.reshard(shard, type_, mesh, source.value, target.value)
+                resharded = unknown_sizes.reshard(shard, type_, mesh, source.value, target.value)
             else:
-                found = plan(tuple(type_.shape), str(type_.element_type), mesh, source.value, target.value, options)
-                shard = _cast(use.source, ir.RankedTensorType.get(list(found.start), type_.element_type))
-                moved = emit(found, shard, mesh)
-            op.operands[0] = _cast(moved, type_)
+                resharding_plan = plan(tuple(type_.shape), str(type_.element_type), mesh, source.value, target.value, options)
+                shard = _cast(use.source, ir.RankedTensorType.get(list(resharding_plan.start), type_.element_type))
+                resharded = emit(resharding_plan, shard, mesh)
+            op.operands[0] = _cast(resharded, type_)
     except TooLargeError:
         raise
     except MeshError as error:

@@ -1,4 +1,4 @@
-"""Partitioning: stage 2 to stage 3, one device's program with every communication written down."""
+"""Partitions annotated programs into one device's program with explicit communication (stage 2 to stage 3)."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from meshbridge.ops.reasons import Reasons
 from meshbridge.ops.refused import refuse
 from meshbridge.ops.rule import ShardingRule, shape_of
 from meshbridge.ops.spmd import SpmdProgram, lower_op, mask_padding
-from meshbridge.partition.alike import PartitionTemplate, alike, padded_loops, resharded
+from meshbridge.partition.template import PartitionTemplate, padded_loops, partition_template, resharded
 from meshbridge.resharding import PlanOptions
 
 _IS_PARTITIONED = (
     "stands in a program that is not partitioned yet, where only mesh.sharding and mesh.shard may",
     "--local takes it as one device's program; what mesh-spmdization=boundary has partitioned says so itself",
 )
-"""What is wrong with a collective of the dialect, and a way out."""
+"""The diagnostic and hint for a collective of the dialect in such a program."""
 
 Resharding = Literal["cheapest", "exact"]
 
@@ -54,7 +54,7 @@ Resharding = Literal["cheapest", "exact"]
 @register
 @dataclass(frozen=True)
 class MeshSpmdization(Pass):
-    """Turns annotated functions into the program of one device: local shapes, and collectives where shardings differ.
+    """Turns annotated functions into the program of one device: local shapes, and collectives wherever shardings differ.
 
     Input:   %0 = mesh.shard %arg0 to %columns : tensor<8x16xf32>
              %1 = mesh.shard %0 to %whole annotate_for_users : tensor<8x16xf32>
@@ -62,33 +62,32 @@ class MeshSpmdization(Pass):
     Output:  %0 = mesh.all_gather %arg0 on @m mesh_axes = [0] gather_axis = 1 : tensor<8x8xf32> -> tensor<8x16xf32>
              %1 = stablehlo.tanh %0 : tensor<8x16xf32>
 
-    Arguments and results become shards. Also works on partly annotated functions: an operand without annotation is taken as
-    it is.
+    Arguments and results become shards. Partly annotated functions are accepted: an operand without annotation is not resharded.
     """
 
     name: ClassVar[str] = "mesh-spmdization"
     aliases: ClassVar[tuple[str, ...]] = ("shard-partition",)
     resharding: Resharding = "cheapest"
-    "Which plans to take: the cheapest by bytes and number of collectives, or `exact`, the fewest bytes whatever the number."
+    "The resharding plans: the cheapest by bytes and number of collectives, or `exact`, the fewest bytes in any number."
 
     target: CompileTarget = BYTES_TARGET
     "What plans are the cheapest for, as in `sharding-refinement`."
 
     boundary: bool = False
-    "Write down what arguments and results are shards of, in their attributes `meshbridge.global`, `meshbridge.mesh` and"
-    " `meshbridge.split_axes`: what `wrap-local` and running on devices need."
+    """Record the global types and shardings of arguments and results, in their attributes `meshbridge.global`, `meshbridge.mesh`
+    and `meshbridge.split_axes`, which `wrap-local` and running on devices need."""
 
     materialized: bool = False
-    "Write down the sharding of every result too: what the RFC's spelling needs for types of global tensors."
+    "Record the sharding of every result too, which the RFC's spelling needs for types of global tensors."
 
     explain: bool = False
-    "Write down in each collective's location why it is there (see `meshbridge.ir.locations`)."
+    "Record the reason for each collective in its location (see `meshbridge.ir.locations`)."
 
     def run(self, module: ir.Module) -> None:
         self.run_with(module, {})
 
     def run_with(self, module: ir.Module, analyses: Analyses) -> None:
-        """Partitions as has been decided in the same run, else as the annotations say."""
+        """Partitions according to the decisions of the same run, or else to the annotations."""
         bodies = _bodies_of_composites(module)
         with module.context, ir.Location.unknown():
             decisions: Decisions = analyses.pop(Decisions, None) or decisions_from_annotations(module)
@@ -100,19 +99,19 @@ class MeshSpmdization(Pass):
                 if self.materialized:
                     set_results(function.function, partitioner.at)
                 else:
-                    partitioner.erase_borders()
+                    partitioner.erase_boundary_casts()
             erase_unused(module, bodies)
 
 
 def _bodies_of_composites(module: ir.Module) -> set[str]:
-    """The functions that composites call, which are unused once these are partitioned."""
+    """The bodies of composites, which are unused after partitioning."""
     if sum(view.operation.name == "func.func" for view in module.body.operations) < 2:
         return set()
     return {callee(op) for op in walk_all(module) if op.name == COMPOSITE}
 
 
 def erase_unused(module: ir.Module, functions: set[str]) -> None:
-    """Erases those of the functions that nothing names any more; first the outer ones of composites in composites."""
+    """Erases those of the functions that are unused; those of outer composites first."""
     while functions:
         named = {callee(op) for op in walk_all(module) if op.name in CALLEE}
         unused = functions - named
@@ -125,29 +124,29 @@ def erase_unused(module: ir.Module, functions: set[str]) -> None:
 
 
 _CHOSEN = {GIVEN: "your program gives the option", ANNOTATED: "chosen here"}
-"""Who has chosen, where that is not meshbridge for the reason of the decision. Annotations stand in ops of their own: what is
-left are results that the program leaves open."""
+"""By reason of a decision, who has decided, if not meshbridge. Annotations are ops of their own, so ANNOTATED are results that
+the program leaves open."""
 
 
 _Handler = Callable[["_FunctionPartitioner", ir.Operation, OpDecision], None]
 _HANDLERS: Registry[str, _Handler] = Registry("handler of partitioning")
-"""Ops that are partitioned otherwise than by their loops."""
+"""The handlers of ops without a sharding rule."""
 
 
 class _FunctionPartitioner:
-    """Partitions one function in place, as is decided."""
+    """Partitions one function in place according to decisions."""
 
     def __init__(self, decisions: FunctionDecisions, resharding: PlanOptions) -> None:
         self.decisions = decisions
         self.function = decisions.function
         self.mesh = decisions.mesh
         self.block = self.function.regions[0].blocks[0]
-        self._alike: dict[int, PartitionTemplate] = {}
-        "By the identity of their decision, as layers that repeat share theirs."
+        self._templates: dict[int, PartitionTemplate] = {}
+        "By the identity of the decision, which repeated layers share."
         self._annotations: list[ir.Operation] = []
         self._inliner = Inliner({}, {})
-        self._borders: list[ir.Operation] = []
-        "The ends of manual computations: ops that give what stands there another sharding, and compute nothing."
+        self._boundary_casts: list[ir.Operation] = []
+        "Ops at the results of manual computations that give a value another sharding, and compute nothing."
         self.at = SpmdProgram(self.mesh, self.block)
         self.at.resharding = resharding
 
@@ -157,7 +156,7 @@ class _FunctionPartitioner:
         arguments = [sharding or replicated(self.mesh, 0) for sharding in self.decisions.from_caller]
         if boundary:
             shapes = [shape_of(argument) for argument in self.block.arguments]
-            arguments = [in_equal_shards(shape, self.mesh, held) for shape, held in zip(shapes, arguments, strict=True)]
+            arguments = [in_equal_shards(shape, self.mesh, passed) for shape, passed in zip(shapes, arguments, strict=True)]
         for argument, sharding in zip(self.block.arguments, arguments, strict=True):
             self.at.define(argument, sharding)
         for argument, inside in zip(self.block.arguments, self.decisions.block.arguments, strict=True):
@@ -175,9 +174,9 @@ class _FunctionPartitioner:
         outputs = [value.type for value in ops[-1].operands]
         self.function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, outputs))
 
-    def erase_borders(self) -> None:
-        """Takes out what told a value inside of a manual computation from the same value outside, once all are partitioned."""
-        for op in self._borders:
+    def erase_boundary_casts(self) -> None:
+        """Erases the ops that distinguish a value inside of a manual computation from the same value outside."""
+        for op in self._boundary_casts:
             op.results[0].replace_all_uses_with(op.operands[0])
             op.erase()
 
@@ -185,8 +184,8 @@ class _FunctionPartitioner:
         return replicated(self.mesh, len(self.at.global_shape(value)))
 
     def _ops(self, ops: Sequence[ir.Operation], decisions: BlockDecisions) -> list[Sharding]:
-        """Partitions ops in order; returns how what the last one names is sharded."""
-        held = self.at.held
+        """Partitions ops in order; returns the shardings of the terminator's operands."""
+        values = self.at.held
         for op, decision, following in zip(ops, decisions.ops, [*ops[1:], ops[-1]], strict=True):
             rule = decision.rule
             if self.at.reasons is not None:
@@ -194,38 +193,38 @@ class _FunctionPartitioner:
             if rule is None:
                 self._follow(op, decision, following)
                 continue
-            found = self._alike.get(id(decision))  # decisions outlive the partitioner
-            if found is None:
-                found = self._alike[id(decision)] = alike(op, op.name, rule, decision, self.at)
-            for index, need in found.resharded:
+            template = self._templates.get(id(decision))  # decisions outlive the partitioner
+            if template is None:
+                template = self._templates[id(decision)] = partition_template(op, op.name, rule, decision, self.at)
+            for index, need in template.resharded:
                 op.operands[index] = self._reshard(op.operands[index], need, op)
-            if found.results is None or not (found.condition is None or found.condition(op, rule, self.at)):
+            if template.results is None or not (template.condition is None or template.condition(op, rule, self.at)):
                 self._lower(op, rule, decision, following)
                 continue
-            results = [op.results[0]] if len(found.results) == 1 else op.results  # the bindings take twice as long to iterate
-            for result, shard in zip(results, found.results, strict=True):
+            results = [op.results[0]] if len(template.results) == 1 else op.results  # the bindings take twice as long to iterate
+            for result, shard in zip(results, template.results, strict=True):
                 if shard is not None:
                     if shard.type is not None:
                         result.set_type(shard.type)
-                    held[result] = shard
-            if found.targets:
-                self._reshard_results(op, found.targets, following)
+                    values[result] = shard
+            if template.targets:
+                self._reshard_results(op, template.targets, following)
         return [self.at.sharding(value) or replicated(self.mesh, 0) for value in ops[-1].operands]
 
     def _reshard_results(self, op: ir.Operation, targets: Shardings, following: ir.Operation) -> None:
-        """Reshards what an op computes to what is decided of its results."""
+        """Reshards the results of an op to their decided shardings."""
         for result, target in zip(op.results, targets, strict=True):
             if target is not None and (uses := list(result.uses)):
                 self._reshard_uses(result, target, uses, op.location, following)
 
     def _lower(self, op: ir.Operation, rule: ShardingRule, decision: OpDecision, following: ir.Operation) -> None:
-        """Partitions an op by its SPMD lowering, and reshards its results where they are to be sharded otherwise."""
+        """Partitions an op by its SPMD lowering, and reshards its results if decided."""
         uses, location = [list(result.uses) for result in op.results], op.location
         self._payload(op, op.name, rule, decision)
         self._reshard_replaced(decision.results, uses, location, following)
 
     def _follow(self, op: ir.Operation, decision: OpDecision, following: ir.Operation) -> None:
-        """Partitions an op that is not split by its loops."""
+        """Partitions an op without a sharding rule."""
         handler = _HANDLERS.get(op.name)
         if handler is None:
             raise OpError(op, *_IS_PARTITIONED)
@@ -241,14 +240,14 @@ class _FunctionPartitioner:
     def _reshard_replaced(
         self, targets: Shardings, uses: list[list[ir.OpOperand]], location: ir.Location, following: ir.Operation
     ) -> None:
-        """Reshards what an op that may be gone has computed for these uses of its results."""
+        """Reshards the results of an op, which may have been replaced, for these uses."""
         for target, users in zip(targets, uses, strict=False):
             if users and target is not None:
                 value = users[0].owner.operands[users[0].operand_number]
                 self._reshard_uses(value, target, users, location, following)
 
     def _reshard(self, value: ir.Value, target: Sharding, before: ir.Operation) -> ir.Value:
-        """`value` as `target`; a constant of one value is made in the shape of shards with halos or offsets."""
+        """`value` resharded to `target`; a splat constant is rebuilt in the shape of shards with halos or offsets."""
         if not target.is_plain and isinstance(known(value), Splat):
             return filled(value, target, before, self.at)
         return self.at.reshard(value, target, before)
@@ -256,32 +255,32 @@ class _FunctionPartitioner:
     def _reshard_uses(
         self, value: ir.Value, target: Sharding, uses: list[ir.OpOperand], location: ir.Location, before: ir.Operation
     ) -> None:
-        """Reshards a value where it is defined, for these uses."""
+        """Reshards a value at its definition, for these uses."""
         if self.at.sharding(value) in (None, target):
             return
-        made = self.at.reshard(value, target, before, defined_at=location)
+        resharded_value = self.at.reshard(value, target, before, defined_at=location)
         for use in uses:
-            use.owner.operands[use.operand_number] = made
+            use.owner.operands[use.operand_number] = resharded_value
 
     @_HANDLERS.register("mesh.get_sharding")
     def _name_sharding(self, op: ir.Operation, decision: OpDecision) -> None:
-        """The sharding of a value, which after partitioning no annotation says any more."""
+        """Materializes the sharding of a value, which has no annotation after partitioning."""
         sharding = self.at.held[op.operands[0]].sharding
         op.results[0].replace_all_uses_with(build.sharding(sharding, at=Builder.before(op)))
         op.erase()
 
     @_HANDLERS.register("mesh.sharding")
     def _annotation(self, op: ir.Operation, decision: OpDecision) -> None:
-        """A sharding is named by ops that are still to come."""
+        """Keeps a sharding that later ops refer to."""
         self._annotations.append(op)
 
     @_HANDLERS.register("func.return", "stablehlo.return", "sdy.return")
     def _terminator(self, op: ir.Operation, decision: OpDecision) -> None:
-        """What a block yields is resharded as other operands are."""
+        """The operands of a terminator are resharded like others."""
 
     @_HANDLERS.register("mesh.shard", *STATEMENTS)
     def _statement(self, op: ir.Operation, decision: OpDecision) -> None:
-        """What speaks of sharding alone has been followed."""
+        """Erases an op about sharding alone, which has been followed."""
         for result in op.results:
             result.replace_all_uses_with(op.operands[0])
         op.erase()
@@ -307,7 +306,7 @@ class _FunctionPartitioner:
             lower_op(op, rule, option, self.at)
 
     def _is_manual(self, op: ir.Operation) -> bool:
-        """Whether an op of the dialect stands in manual computations along all the axes that it names."""
+        """Whether an op of the dialect is in manual computations along all axes that it names."""
         named = "mesh_axes" if "mesh_axes" in op.attributes else "axes"
         return bool(self.at.manual) and {*(integers(op.attributes[named]) if named in op.attributes else ())} <= {*self.at.manual}
 
@@ -323,7 +322,7 @@ class _FunctionPartitioner:
         op.erase()
 
     def _mask(self, op: ir.Operation, rule: ShardingRule, axes: Axes, loop: int) -> None:
-        """Hides the padding of uneven shards from the reduction along a loop that is split along `axes`."""
+        """Masks the padding of uneven shards in a reduction along a loop that is split along `axes`."""
         size, kind = rule.loops[loop].size, rule.loops[loop].reduction
         self.at.write_before(op)
         for index, dims in enumerate(rule.operands):
@@ -333,19 +332,19 @@ class _FunctionPartitioner:
                 op.operands[index] = self.at.adopt(masked, *self.at.held[value][:2])
 
     def _gather_captured(self, op: ir.Operation) -> bool:
-        """Replicates what the regions of an op without a rule use from outside."""
-        found = False
+        """Replicates the values from outside that the regions of an op without a rule use; returns whether there are any."""
+        has_gathered = False
         for inner in list(walk(op))[1:]:
             for index, value in enumerate(inner.operands):
                 source = self.at.sharding(value)
                 if source is not None and not source.is_replicated:
                     inner.operands[index] = self.at.reshard(value, self._replicated(value), op)
-                    found = True
-        return found
+                    has_gathered = True
+        return has_gathered
 
     @_HANDLERS.register("stablehlo.while")
     def _while(self, op: ir.Operation, decision: OpDecision) -> None:
-        """Initial values, region arguments, yielded values and results of a loop are sharded alike."""
+        """The initial values, region arguments, yielded values and results of a loop have equal shardings."""
         for region, inner in zip(op.regions, decision.regions, strict=True):
             block = region.blocks[0]
             self._define(block.arguments, decision.operands)
@@ -364,12 +363,12 @@ class _FunctionPartitioner:
 
     @_HANDLERS.register(BARRIER)
     def _hand_on(self, op: ir.Operation, decision: OpDecision) -> None:
-        """A barrier keeps values as they are."""
+        """A barrier does not reshard values."""
         self._define(op.results, tuple([self.at.sharding(operand) for operand in op.operands]))
 
     @_HANDLERS.register("stablehlo.case", "stablehlo.if")
     def _branches(self, op: ir.Operation, decision: OpDecision) -> None:
-        """Every branch yields what is decided of the result; the predicate is replicated."""
+        """Every branch yields the decided shardings of the results; the predicate is replicated."""
         predicate = op.operands[0]
         if predicate in self.at.held:
             op.operands[0] = self._reshard(predicate, self._replicated(predicate), op)
@@ -377,19 +376,19 @@ class _FunctionPartitioner:
             self._inside(inner)
         self._define(op.results, decision.results)
 
-    def _at_edge(self, sharding: Sharding, shape: Sequence[int], manual: frozenset[int]) -> Sharding:
+    def _at_boundary(self, sharding: Sharding, shape: Sequence[int], manual: frozenset[int]) -> Sharding:
         return at_manual_boundary(sharding, shape, self.at.mesh, manual)
 
     @_HANDLERS.register(MANUAL)
     def _manual(self, op: ir.Operation, decision: OpDecision) -> None:
-        """Replaces a manual computation by its body. It is local along the manual axes already, so what is left of a
-        sharding inside are the other axes; the user's collectives in it stay as they are.
+        """Replaces a manual computation by its body. The body is already local along the manual axes, so shardings inside only
+        have the other axes; the user's collectives inside are not changed.
         """
         block = op.regions[0].blocks[0]
         manual = frozenset(integers(op.attributes[MANUAL_AXES]))
         for number, (operand, argument) in enumerate(zip(op.operands, block.arguments, strict=True)):
             if operand in self.at.held:
-                sharding = self._at_edge(self.at.held[operand].sharding, self.at.global_shape(operand), manual)
+                sharding = self._at_boundary(self.at.held[operand].sharding, self.at.global_shape(operand), manual)
                 op.operands[number] = operand = self._reshard(operand, sharding, op)
                 self.at.define(argument, without_manual_axes(sharding, manual))
                 if argument.type != operand.type:
@@ -401,7 +400,7 @@ class _FunctionPartitioner:
         self._ops(decision.regions[0].operations, decision.regions[0])
         terminator = list(block.operations)[-1].operation
         targets = [
-            target and self._at_edge(target, shape_of(result), manual)
+            target and self._at_boundary(target, shape_of(result), manual)
             for target, result in zip(decision.results, op.results, strict=True)
         ]
         for index, target in enumerate(targets):
@@ -411,9 +410,9 @@ class _FunctionPartitioner:
         self.at.manual = outside
         yielded, emit = unwrap(op), Builder.before(op)
         for value, result, target in zip(yielded, op.results, targets, strict=True):
-            if target is not None:  # a value of its own: outside, the same shard is a shard of something larger
-                held = replace(target, partial_axes=tuple(axis for axis in target.partial_axes if axis in manual))
-                value = self.at.adopt(emit.value("convert", value.type, [value]), self.at.global_shape(result), held)
-                self._borders.append(op_of(value))
+            if target is not None:  # distinguish the values: outside, the same shard is a shard of a larger tensor
+                outer = replace(target, partial_axes=tuple(axis for axis in target.partial_axes if axis in manual))
+                value = self.at.adopt(emit.value("convert", value.type, [value]), self.at.global_shape(result), outer)
+                self._boundary_casts.append(op_of(value))
             result.replace_all_uses_with(value)
         op.erase()

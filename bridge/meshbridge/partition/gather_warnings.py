@@ -1,4 +1,4 @@
-"""Ops that were gathered for want of a sharding rule, and the pass that was left out, where one would have given them rules.
+"""Warnings about ops whose operands are gathered because they have no sharding rule, with a hint at a pass that was left out.
 
 %0 = stablehlo.dot %all_gather, %arg1 {meshbridge.gathered} …
   warning: 'stablehlo.dot' op has no sharding rule: its operands are gathered
@@ -22,19 +22,19 @@ _REWRITING: tuple[tuple[type[Pass], str], ...] = (
     (InlineCalls, "which puts the function's body in its place"),
     (Legalize, "which rewrites it into ops that have rules"),
 )
-"""Passes after which other ops stand in place of some that have no rule, in their order."""
+"""Passes that rewrite some ops without rules, in order."""
 
 
 def gathered_ops(module: ir.Module, passes: Collection[str]) -> list[str]:
-    """A warning, `file:line:col: warning: …`, for every op of a partitioned module that runs on gathered operands; with a hint at
-    the pass that would have rewritten it, if that is none of the `passes` that have run.
+    """A warning, `file:line:col: warning: …`, for every op of a partitioned module with gathered operands. A hint names the pass
+    that would have rewritten the op, if it is not among the `passes` that have run.
     """
     gathered = _marked(module)
     missing = [(step, effect) for step, effect in _REWRITING if step.name not in passes]
     hints = _hints(module, missing) if gathered and missing else {}
-    found = "has no sharding rule: its operands are gathered"
+    message = "has no sharding rule: its operands are gathered"
     return [
-        f"{source_location(op)}: warning: '{title(op)}' op {found}" + (f"\n  hint: {hints[number]}" if number in hints else "")
+        f"{source_location(op)}: warning: '{title(op)}' op {message}" + (f"\n  hint: {hints[number]}" if number in hints else "")
         for number, op in enumerate(gathered)
     ]
 
@@ -44,14 +44,14 @@ def _marked(module: ir.Module) -> list[ir.Operation]:
 
 
 def _hints(module: ir.Module, missing: list[tuple[type[Pass], str]]) -> dict[int, str]:
-    """By the number of a gathered op, the pass that rewrites it: tried on a copy, where each op is marked by its number."""
+    """By the number of a gathered op, the pass that rewrites it, found by running it on a copy with numbered ops."""
     copy, hints = copy_module(module), dict[int, str]()
     with copy.context, ir.Location.unknown():
         for number, op in enumerate(_marked(copy)):
             op.attributes[GATHERED] = integer(number)
         for step, effect in missing:
             before = _numbers(copy)
-            with suppress(MeshError):  # of a program that the pass refuses, all that is left is not its to rewrite
+            with suppress(MeshError):  # a pass that refuses the program rewrites none of its ops
                 step().run(copy)
             hints |= dict.fromkeys(before - _numbers(copy), f"run --{step.name} before, {effect}")
     return hints

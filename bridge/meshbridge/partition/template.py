@@ -1,7 +1,7 @@
-"""What partitioning makes of an op, worked out once for all ops that share a decision.
+"""The partitioning of an op, computed once for all ops that share a decision.
 
-The layers of a model are alike, so most ops are decided as one before them was. Their operands come in the same shardings, and
-their results have the same types: what differs from op to op is asked of each.
+The layers of a model are equal, so most ops share the decision of an earlier one. Their operands have the same shardings, and
+their results the same types; properties that may differ are checked for each op.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from meshbridge.ops.traits import Trait, has
 
 
 class PartitionTemplate(NamedTuple):
-    """What becomes of the ops that share one decision."""
+    """The partitioning of the ops that share one decision."""
 
     resharded: tuple[tuple[int, Sharding], ...]
-    "The operands that are sharded otherwise than the ops need them, and how they need them."
+    "The operands to reshard, with their target shardings."
     results: tuple[Shard | None, ...] | None = None
-    "What the results become, of ops of which nothing but the types changes; None for any other ops."
+    "The new results of ops of which only the types change; None for other ops."
     targets: Shardings = ()
-    "What these results are then resharded to, if to anything."
+    "The shardings to which these results are then resharded, if any."
     condition: Condition | None = None
-    "Under which nothing but the types changes, if that depends on the op."
+    "The condition under which only the types change, if it depends on the op."
 
 
-def alike(op: ir.Operation, name: str, rule: ShardingRule, decision: OpDecision, at: SpmdProgram) -> PartitionTemplate:
-    """What becomes of `op`, which has that name, and of all that share its decision."""
+def partition_template(
+    op: ir.Operation, name: str, rule: ShardingRule, decision: OpDecision, at: SpmdProgram
+) -> PartitionTemplate:
+    """The partitioning of `op`, which has that name, and of all ops that share its decision."""
     needed = tuple(resharded(op, decision, at))
     if not _has_only_types(name, rule, decision, at):
         return PartitionTemplate(needed)
@@ -44,14 +46,14 @@ def alike(op: ir.Operation, name: str, rule: ShardingRule, decision: OpDecision,
 
 
 def resharded(op: ir.Operation, decision: OpDecision, at: SpmdProgram) -> Iterator[tuple[int, Sharding]]:
-    """The operands that are sharded otherwise than an op needs them, and how it needs them."""
+    """The operands whose shardings differ from those that an op needs, with the latter."""
     for index, (value, need) in enumerate(zip(op.operands, decision.operands, strict=False)):
         if need is not None and need != at.held[value].sharding:
             yield index, need
 
 
 def _has_only_types(name: str, rule: ShardingRule, decision: OpDecision, at: SpmdProgram) -> bool:
-    """Whether nothing but the types of an op changes, as of most, if the condition on its kind holds."""
+    """Whether only the types of an op change, as for most ops, if the condition on its kind holds."""
     if decision.why != CHEAPEST or decision.regions or decision.layout is not None or at.reasons is not None:
         return False
     if name.startswith("mesh.") or may_be_refused(name):
@@ -62,10 +64,10 @@ def _has_only_types(name: str, rule: ShardingRule, decision: OpDecision, at: Spm
 
 
 def padded_loops(name: str, rule: ShardingRule, option: Option, mesh: Mesh) -> list[int]:
-    """The loops along which an op would reduce padding of uneven shards (a look-up does not read it, windows see to it)."""
+    """The loops along which an op would reduce padding of uneven shards (lookups do not read it, windows handle it)."""
     if not rule.reduces or has(name, Trait.SLICING):
         return []
-    exchanged = {each.loop for each in rule.exchanges}
+    exchanged = {exchange.loop for exchange in rule.exchanges}
     return [
         number
         for number, (loop, axes) in enumerate(zip(rule.loops, option, strict=True))
