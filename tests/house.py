@@ -41,6 +41,7 @@ LAYERS = (
     "analysis",
     "machines",
     "dialect",
+    "backends",
     "verify",
     "ir",
     "text",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from meshbridge.backends.xla_tpu import ALIASED_GATHER_COPIES
 from meshbridge.collectives.rewriter import ELEMENTWISE, MeshRewriter, in_size
 from meshbridge.cost.memory import donated_results
 from meshbridge.dialect.ops import AllGatherOp, AllSliceOp
@@ -17,11 +18,6 @@ from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import rewriting
 from meshbridge.ir.sharding import DYNAMIC
 from meshbridge.ir.uses import defining_name, defining_op
-
-COPIES = 2
-"""How often XLA:TPU copies an all-gather that is written over an argument: what it reads of the argument is copied before the
-step, and what is gathered is copied to where the argument was. Of an all-reduce, or of what is computed element by element, it
-copies nothing. Measured with libtpu 0.0.42.1 on 8 v5e and 8 v5p."""
 
 MOST = 16
 """Operations that follow the gathered term, which every device then computes on the whole. Not measured: to receive an element of
@@ -41,7 +37,7 @@ class UpdateWhole(Pass):
              %2 = stablehlo.subtract %w, %0 : tensor<4xf32>
 
     As many bytes are sent. Elements are computed as before, by every device, which reads and writes less than the compiler copies
-    where a gather is written over an argument (COPIES). It is for machines with `aliased_gather_copy_bytes`.
+    where a gather is written over an argument (ALIASED_GATHER_COPIES). It is for machines with `aliased_gather_copy_bytes`.
     """
 
     name: ClassVar[str] = "update-whole"
@@ -88,7 +84,7 @@ class _Update:
     @property
     def pays(self) -> bool:
         """Whether less is read and written than the compiler copies."""
-        return (self.read + 2) * (1 - 1 / self.count) < 2 * COPIES
+        return (self.read + 2) * (1 - 1 / self.count) < 2 * ALIASED_GATHER_COPIES
 
     def further(self) -> _Update | None:
         """The same with one operation more behind the term, if that has one operand of which devices have parts."""

@@ -20,6 +20,9 @@ from meshbridge.ir.mlir import ir
 GroupAttributes = Callable[..., Attributes]
 """The attributes of a collective's device groups; `global_ids=False` for operations without that flag."""
 
+Scatter = Callable[[Builder, ir.Value, int, str, int, GroupAttributes], ir.Value]
+"""Writes a reduce-scatter, as `scattered` does."""
+
 _OF_BITS = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}
 """The meaning of these on `i1`, in the names of XLA's collectives."""
 
@@ -55,74 +58,35 @@ def reduce_scatter(
     dim: int,
     kind: str,
     stages: Sequence[tuple[int, GroupAttributes]],
-    *,
-    pieces_first: bool = False,
+    scatter: Scatter | None = None,
 ) -> ir.Value:
     """This device's piece of the reduced `value`, which is divided along `dim` into a piece for each device. Each stage is one
-    collective over its number of devices, outer groups first. `pieces_first`: uses the form that XLA:TPU keeps."""
+    collective over its number of devices, outer groups first, which `scatter` writes (default: `scattered`)."""
+    scatter = scatter or scattered
     combiner = _combiner_of(kind, element_of(value))
     for count, groups in stages:
-        piece = _piece(value, dim, count)
         if not is_native(kind, element_of(value)):
             value = _exchanged(emit, value, dim, combiner, count, groups)
-        elif pieces_first and not _is_kept(piece, dim):
-            pieces = _pieces_first(emit, value, dim, piece, count)
-            value = emit.reshape(_scattered(emit, pieces, 0, combiner, count, groups), piece)
         else:
-            value = _scattered(emit, value, dim, combiner, count, groups)
+            value = scatter(emit, value, dim, combiner, count, groups)
     return _averaged(emit, value, kind, prod(count for count, _ in stages))
 
 
-def _scattered(emit: Builder, value: ir.Value, dim: int, combiner: str, count: int, groups: GroupAttributes) -> ir.Value:
-    """By XLA's reduce-scatter."""
+def scattered(emit: Builder, value: ir.Value, dim: int, combiner: str, count: int, groups: GroupAttributes) -> ir.Value:
+    """`stablehlo.reduce_scatter` along `dim` over groups of `count` devices, by one of COMBINERS."""
     attrs = {"scatter_dimension": integer(dim)} | groups()
-    return _reducing(emit, "reduce_scatter", value, combiner, _piece(value, dim, count), attrs)
-
-
-def _pieces_first(emit: Builder, value: ir.Value, dim: int, piece: Sequence[int], count: int) -> ir.Value:
-    """Moves the pieces to the first dimension, without a copy if no dimension is before `dim` and the pieces are whole tiles. For
-    pieces that are parts of tiles, XLA would let the product that computes `value` read its operand in pieces, and store
-    intermediate values; a barrier prevents this. If a dimension is before `dim`, pieces become matrices: XLA turns a mere
-    transposition into a layout, in which the first dimension is not the outermost."""
-    if prod(piece[:dim]) == 1:
-        in_parts = len(piece) - 1 - dim == 1 and piece[dim] % TILE[1] > 0
-        return emit.reshape(emit.barrier(value) if in_parts else value, [count, *piece[dim:]])
-    split = emit.reshape(value, [*piece[:dim], count, *piece[dim:]])
-    transposed = emit.transpose(split, [dim, *range(dim), *range(dim + 1, len(piece) + 1)])
-    return emit.reshape(transposed, [count, prod(piece[:-1]), piece[-1]])
-
-
-def _is_kept(piece: Sequence[int], dim: int) -> bool:
-    """Whether XLA:TPU (libtpu 0.0.42) does not replace a reduce-scatter into such pieces along `dim`, of an even number of tiles,
-    by an all-reduce, or replaces every form of it, into parts of a tile. It pads rows that do not divide into tiles, unless
-    pieces come first: of [2112, 4096] over 16 devices it sends 22.7 MB, of [16, 132, 4096] 16.2."""
-    inner, size = len(piece) - 1 - dim, piece[dim]
-    if prod(piece[:dim]) == 1:
-        return inner == 0 or (inner == 1 and size < TILE[1])
-    return inner < 2 and (size % (2 * TILE[inner]) == 0 or size < TILE[inner])
-
-
-def in_part_of_a_tile(value: ir.Value, dim: int, count: int) -> bool:
-    """Whether the `count` pieces of `value` along `dim` are parts of a tile: XLA:TPU replaces most reduce-scatters into such
-    pieces by an all-reduce with copies."""
-    piece = _piece(value, dim, count)
-    inner = len(piece) - 1 - dim
-    return inner < 2 and piece[dim] < TILE[inner]
-
-
-TILE = (128, 8)
-"""The elements of a tile in TPU memory along the last dimension, and along the second to last."""
+    return _reducing(emit, "reduce_scatter", value, combiner, piece_shape(value, dim, count), attrs)
 
 
 def _exchanged(emit: Builder, value: ir.Value, dim: int, combiner: str, count: int, groups: GroupAttributes) -> ir.Value:
     """By an exchange and arithmetic."""
-    piece = _piece(value, dim, count)
+    piece = piece_shape(value, dim, count)
     exchanged = exchange_over(emit, value, dim, dim, count, groups(global_ids=False))
     received = emit.reshape(exchanged, [*piece[:dim], count, *piece[dim:]])
     return emit.reduce(received, neutral(f"bitwise_{combiner}", element_of(value)), [dim], combiner)
 
 
-def _piece(value: ir.Value, dim: int, count: int) -> list[int]:
+def piece_shape(value: ir.Value, dim: int, count: int) -> list[int]:
     """The shape of one of `count` pieces of `value` along `dim`."""
     shape = shape_of(value)
     return [*shape[:dim], shape[dim] // count, *shape[dim + 1 :]]

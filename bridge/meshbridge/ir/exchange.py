@@ -21,24 +21,11 @@ COMBINERS = {
 """By reduction kind, the StableHLO operation that combines two elements. `generic` has no body to lower."""
 
 
-JOINED = 16
-"""The most received pieces that a concatenation joins; they are its operands, and programs should not grow with devices. Measured
-with 4 pieces, and 16 in llama32_scan_fsdp_tp of `testdata/realistic`; not with more."""
-
-
 def exchange_over(
-    emit: Builder, value: ir.Value, split: int, concat: int, count: int, groups: dict[str, ir.Attribute], *, tiles: bool = False
+    emit: Builder, value: ir.Value, split: int, concat: int, count: int, groups: dict[str, ir.Attribute]
 ) -> ir.Value:
-    """`stablehlo.all_to_all` between groups of `count` devices, given by the attributes `groups`.
-
-    If values are stored in `tiles` of their last two dimensions, a concatenation joins pieces that come from a first dimension,
-    or follow each other along the last: XLA:TPU then orders them in one pass, instead of up to two.
-    """
+    """`stablehlo.all_to_all` between groups of `count` devices, given by the attributes `groups`."""
     whole = shape_of(value)
-    if tiles and split < concat and (split == 0 or concat == len(whole) - 1) and count <= JOINED:
-        rows = exchange_over(emit, value, split, 0, count, groups)
-        size = shape_of(rows)[0] // count
-        return emit.concatenate([emit.slice(rows, 0, number * size, size) for number in range(count)], concat)
     if is_assembled(value):
         value = emit.barrier(value)
     if split > concat:  # if pieces are a dimension of their own, XLA needs no further copy of the shard

@@ -5,35 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
+from meshbridge.backends import xla_tpu
 from meshbridge.dialect.ops import AllGatherOp, AllSliceOp, AllToAllOp, PermuteOp
 from meshbridge.ir.builder import Builder, element_of, integer, op_of, shape_of, tensor
 from meshbridge.ir.digits import axis_digits, group_size
 from meshbridge.ir.elements import type_bytes
 from meshbridge.ir.exchange import exchange_over
 from meshbridge.ir.mlir import ir
-from meshbridge.ir.uses import defining_name, defining_op
+from meshbridge.ir.uses import defining_name
 from meshbridge.lowering.site import Site, lowers
 
 
 @lowers(AllGatherOp)
 def all_gather(op: AllGatherOp, site: Site) -> list[ir.Value]:
-    """`stablehlo.all_gather`. For compilers that lay out tiles, a reshape that divides the gathered dimension comes after it:
-    XLA:TPU otherwise puts that dimension outermost in memory, and copies the result."""
-    whole = _before_division(op.input, op.gather_axis) if site.groups.forms.tiles else op.input
+    """`stablehlo.all_gather`. For compilers that lay out tiles, a reshape that divides the gathered dimension comes after it."""
+    whole = xla_tpu.gathered_before_division(op.input, op.gather_axis) if site.groups.forms.tiles else op.input
     gathered = gather_over(site, whole, op.gather_axis)
     return [site.builder.reshape(gathered, site.result_type.shape)]
-
-
-def _before_division(value: ir.Value, dim: int) -> ir.Value:
-    """The operand of `value` if it is a reshape that only divides one dimension into `dim` and those after it; else `value`."""
-    op = defining_op(value)
-    if op is None or op.name != "stablehlo.reshape":
-        return value
-    source = op.operands[0]
-    before, after = shape_of(source), shape_of(value)
-    parts = len(after) - len(before) + 1
-    divided = parts > 1 and before == [*after[:dim], prod(after[dim : dim + parts]), *after[dim + parts :]]
-    return source if divided else value
 
 
 def gather_over(site: Site, value: ir.Value, dim: int) -> ir.Value:
@@ -92,7 +80,8 @@ def all_to_all(op: AllToAllOp, site: Site) -> list[ir.Value]:
 def exchange(site: Site, value: ir.Value, split: int, concat: int) -> ir.Value:
     """Sends piece j of `value` along `split` to device j of the group, and concatenates the received pieces along `concat`."""
     groups = site.groups.collective(site.mesh, site.digits, global_ids=False)
-    return exchange_over(site.builder, value, split, concat, site.group_size, groups, tiles=site.groups.forms.tiles)
+    write = xla_tpu.exchange_and_join if site.groups.forms.tiles else exchange_over
+    return write(site.builder, value, split, concat, site.group_size, groups)
 
 
 def in_pieces(site: Site, value: ir.Value, piece_of: Callable[[ir.Value], ir.Value]) -> ir.Value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from meshbridge.backends import xla_tpu
 from meshbridge.dialect.ops import NAN_FOLLOWS, AllReduceOp, ReduceScatterOp
 from meshbridge.ir import combine
 from meshbridge.ir.builder import element_of
@@ -56,13 +57,13 @@ def _scattered(site: Site, value: ir.Value, kind: str, dim: int) -> ir.Value:
     """This device's piece of `value` along `dim`, reduced. For compilers that lay out tiles (XLA:TPU), a small value is
     all-reduced and then sliced."""
     size, forms = type_bytes(value.type), site.groups.forms
-    is_small = forms.tiles and size < forms.least and combine.in_part_of_a_tile(value, dim, site.group_size)
+    is_small = forms.tiles and size < forms.least and xla_tpu.scatters_parts_of_tiles(value, dim, site.group_size)
     if is_small and is_native(kind, element_of(value)):
         reduced = combine.all_reduce_natively(site.builder, value, kind, site.group_size, _groups(site, site.digits))
         return own_piece(site, reduced, dim)
     stages = site.stages("reduce_scatter", size)
     groups = [(group_size(digits), _groups(site, digits)) for digits in stages]
-    return combine.reduce_scatter(site.builder, value, dim, kind, groups, pieces_first=forms.tiles)
+    return combine.reduce_scatter(site.builder, value, dim, kind, groups, xla_tpu.scatter_pieces_first if forms.tiles else None)
 
 
 def check_kind(site: Site, kind: str, element: ir.Type) -> None:

@@ -14,6 +14,7 @@ from math import prod
 
 import numpy as np
 
+from meshbridge.backends.xla_tpu import exchange_and_join
 from meshbridge.dialect import build
 from meshbridge.ir.builder import Builder, element_of, integer, shape_of, tensor
 from meshbridge.ir.combine import reduce_scatter
@@ -136,7 +137,8 @@ def _exchanged(digits: Digits, split: int, concat: int, value: ir.Value, site: S
     if (axes := site.axes(digits)) is not None:
         return build.all_to_all(value, site.mesh, mesh_axes=axes, split_axis=split, concat_axis=concat, at=site.emit)
     groups = site.groups.collective(site.mesh, digits, global_ids=False)
-    return exchange_over(site.emit, value, split, concat, group_size(digits), groups, tiles=site.groups.forms.tiles)
+    write = exchange_and_join if site.groups.forms.tiles else exchange_over
+    return write(site.emit, value, split, concat, group_size(digits), groups)
 
 
 @_emit_step.register

@@ -12,9 +12,9 @@ import jaxlib.version
 import numpy as np
 from jaxlib import xla_client
 
+from meshbridge.backends.xla_cpu import OrderCollectives
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, OpError, ir
-from meshbridge.lowering.order_collectives import OrderCollectives
 from meshbridge.machines.machine import OptionValue
 
 

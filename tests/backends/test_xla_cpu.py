@@ -197,7 +197,7 @@ def test_jitted_functions(mesh: jax.sharding.Mesh) -> None:
 MANY_RUNS = """
 import jax
 import numpy as np
-from tests.lowering import test_order_collectives as here
+from tests.backends import test_xla_cpu as here
 
 compiled = here.xla.compile_module(here.side_by_side(), jax.devices())
 for _ in range(8):
