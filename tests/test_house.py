@@ -13,6 +13,7 @@ from typing import get_args
 import pytest
 
 from meshbridge import partitioning, pass_names, pipeline
+from meshbridge.backends import QUIRKS, xla_cpu, xla_tpu
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.read import formats
@@ -212,3 +213,9 @@ def test_public_names_are_there_whatever_is_imported_first() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) == {"function", "type", "str"}, done.stdout
+
+
+def test_quirks_name_the_test_that_shows_them() -> None:
+    assert {xla_tpu.scatter_pieces_first.__name__, xla_cpu.OrderCollectives.__name__} <= set(QUIRKS)
+    for name, quirk in QUIRKS.items():
+        assert (ROOT / quirk.test).is_file(), name

@@ -70,12 +70,11 @@ def scatters_parts_of_tiles(value: ir.Value, dim: int, count: int) -> bool:
     return inner < 2 and piece[dim] < TILE[inner]
 
 
-@quirk(LIBTPU, test="tests/targets/test_kept_forms.py")
 def exchange_and_join(
     builder: Builder, value: ir.Value, split: int, concat: int, count: int, groups: dict[str, ir.Attribute]
 ) -> ir.Value:
     """Writes an all-to-all whose received pieces a concatenation joins, if they come from a first dimension, or follow each other
-    along the last: XLA:TPU then orders them in one pass, instead of up to two."""
+    along the last: XLA:TPU then orders them in one pass, instead of up to two. No test compiles a program that shows it."""
     if split >= concat or (split != 0 and concat != len(shape_of(value)) - 1) or count > JOINED:
         return exchange_over(builder, value, split, concat, count, groups)
     rows = exchange_over(builder, value, split, 0, count, groups)
@@ -83,10 +82,10 @@ def exchange_and_join(
     return builder.concatenate([builder.slice(rows, 0, number * size, size) for number in range(count)], concat)
 
 
-@quirk(LIBTPU, test="tests/targets/test_kept_forms.py")
 def gathered_before_division(value: ir.Value, dim: int) -> ir.Value:
     """The operand of `value` if it is a reshape that only divides one dimension into `dim` and those after it; else `value`.
-    XLA:TPU stores the gathered dimension of a divided value outermost, and copies the result of the gather."""
+    XLA:TPU stores the gathered dimension of a divided value outermost, and copies the result of the gather. No test compiles a
+    program that shows it."""
     op = defining_op(value)
     if op is None or op.name != "stablehlo.reshape":
         return value
