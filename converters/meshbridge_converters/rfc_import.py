@@ -23,7 +23,7 @@ from meshbridge.dialect.ops import BOUNDARY_MESH, OPTION, REQUIRED, RESULT_SPLIT
 from meshbridge.ir.builder import Builder, op_of, tensor
 from meshbridge.ir.mlir import MeshError, OpError, function_type, ir, run_stock_passes, walk, walk_all
 from meshbridge.ir.sharding import DYNAMIC, MOST_AXES, REDUCTION_KINDS, Axes, Mesh, Sharding, Split
-from meshbridge.ops.equal_shards import set_boundary
+from meshbridge.ops.boundary import set_boundary
 from meshbridge_converters.rfc_materialized import CONSTANTS, retype_constant, trimmed
 
 CLUSTER = "mesh_cluster"

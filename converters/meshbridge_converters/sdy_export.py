@@ -41,7 +41,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import MANUAL, OpError, dictionary, ir, tensor_type, walk_all
 from meshbridge.ir.sharding import DYNAMIC, Sharding
-from meshbridge.ops.refused import DEVICE
+from meshbridge.ops.unsupported import DEVICE
 from meshbridge_converters import carriers, group_meshes, meshes, sdy_attributes
 from meshbridge_converters.carriers import (
     CONSTRAINING,

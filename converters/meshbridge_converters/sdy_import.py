@@ -34,7 +34,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import MANUAL, SHARDING_GROUP, SIDES, OpError, ancestor_in, function_type, has_no_regions, ir, tensor_type
 from meshbridge.ir.sharding import Sharding
-from meshbridge.ops.refused import DEVICE, has_effect
+from meshbridge.ops.unsupported import DEVICE, has_effect
 from meshbridge_converters import carriers, group_meshes, invariants, meshes, sdy_attributes, sdy_frontend
 from meshbridge_converters.carriers import CONSTRAINING, NAMED, OUR_PROPAGATION_EDGES, PROPAGATION_EDGES, SHARDING
 from meshbridge_converters.invariants import Groups

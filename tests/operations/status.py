@@ -17,9 +17,9 @@ from meshbridge.ir.mlir import REGION_OPS, context, walk_all
 from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge.legalize.legalize import Legalize
 from meshbridge.legalize.table import PATTERNS, STATIC_FORMS
-from meshbridge.ops.refused import INSIDE_ONLY, REFUSED
 from meshbridge.ops.rule import RULES, Interface, ShardingRule
 from meshbridge.ops.spmd import SPMD_LOWERINGS
+from meshbridge.ops.unsupported import MANUAL_ONLY, UNSUPPORTED
 from tests.operations.sample_cases import MESHES, case, is_uneven
 from tests.operations.samples import SAMPLES, Sample
 
@@ -68,8 +68,8 @@ def rows() -> list[Row]:
 
 
 def _row(name: str, samples: list[Sample]) -> Row:
-    if name in REFUSED:
-        return Row(name, f"refused: {REFUSED[name][0]}")
+    if name in UNSUPPORTED:
+        return Row(name, f"refused: {UNSUPPORTED[name][0]}")
     rules = [rule for sample in samples for rule in _rules(sample)]
     return Row(
         name,
@@ -86,7 +86,7 @@ def _rule(name: str) -> str:
     """Where the op's sharding rule is written down, or why it needs none."""
     if name in REGION_OPS or name == "stablehlo.return":
         return "carried values are sharded alike"
-    notes = [WITHOUT_SAMPLE.get(name, ""), "in manual computations only" if name in INSIDE_ONLY else ""]
+    notes = [WITHOUT_SAMPLE.get(name, ""), "in manual computations only" if name in MANUAL_ONLY else ""]
     return "; ".join(note for note in (_file(RULES[name]) if name in RULES else "", *notes) if note)
 
 

@@ -13,9 +13,9 @@ import pytest
 import meshbridge
 from meshbridge.ir.mlir import context, parse
 from meshbridge.legalize.legalize import Legalize
-from meshbridge.ops.refused import INSIDE_ONLY, REFUSED
 from meshbridge.ops.rule import RULES
 from meshbridge.ops.spmd import SPMD_LOWERINGS
+from meshbridge.ops.unsupported import MANUAL_ONLY, UNSUPPORTED
 from tests.operations import differences, status
 from tests.operations.cases import check
 from tests.operations.differential import example
@@ -56,7 +56,7 @@ def test_partitions_what_cannot_run_here(sample: Sample) -> None:
 
 def test_every_op_has_a_sample() -> None:
     sampled = {sample.op for sample in SAMPLES}
-    covered = sampled | set(REFUSED) | set(INSIDE_ONLY) | set(status.WITHOUT_SAMPLE)
+    covered = sampled | set(UNSUPPORTED) | set(MANUAL_ONLY) | set(status.WITHOUT_SAMPLE)
     assert set(status.op_names()) <= covered
     assert sampled <= set(status.op_names())
 

@@ -8,7 +8,7 @@ import pytest
 
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir, walk
-from meshbridge.ops.dimensions import operand_dims, result_dim, result_dim_of_pieces, varies
+from meshbridge.ops.dimensions import operand_dims, result_dim, result_dim_of_blocks, varies_along
 
 PROGRAM = """
 func.func @main(%a: tensor<4x6xf32>, %b: tensor<6x8xf32>, %s: tensor<f32>) {
@@ -82,11 +82,11 @@ def test_dimensions_of_operands_and_back(name: str, ops: dict[str, ir.Operation]
     ],
 )
 def test_pieces_of_a_dimension(name: str, dim: int, count: int, expected: int | None, ops: dict[str, ir.Operation]) -> None:
-    assert result_dim_of_pieces(ops[name], dim, count) == expected
+    assert result_dim_of_blocks(ops[name], dim, count) == expected
 
 
 def test_what_varies_along_a_dimension(ops: dict[str, ir.Operation]) -> None:
-    assert varies(ops["iota"].results[0], 0)
-    assert not varies(ops["iota"].results[0], 1)
-    assert not varies(ops["repeat"].results[0], 1)
-    assert varies(ops["add"].results[0], 0)
+    assert varies_along(ops["iota"].results[0], 0)
+    assert not varies_along(ops["iota"].results[0], 1)
+    assert not varies_along(ops["repeat"].results[0], 1)
+    assert varies_along(ops["add"].results[0], 0)

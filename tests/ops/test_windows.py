@@ -18,8 +18,8 @@ from jax.sharding import NamedSharding
 import meshbridge
 from meshbridge.decide import choice
 from meshbridge.ir.per_device import members
-from meshbridge.ops.reach import Covered, Reach
-from meshbridge.ops.rounds import MOST_SHIFTS, rounds
+from meshbridge.ops.affine_access import AffineAccess, CoveredAccess
+from meshbridge.ops.permute_rounds import MOST_SHIFTS, permute_rounds
 from tests.operations import families
 from tests.operations.cases import Case, check
 from tests.operations.differential import Spec, device_mesh, run_sharded
@@ -29,54 +29,54 @@ assert families.__all__
 
 
 @st.composite
-def reaches(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Reach:
+def accesses(draw: Callable[[st.SearchStrategy[Any]], Any]) -> AffineAccess:
     """Any window of a convolution, slice, pad, concatenation or reversal."""
     number = lambda low, high: draw(st.integers(low, high))  # noqa: E731
     stride = draw(st.sampled_from((1, 1, 2, 3, -1, -2)))
-    return Reach(number(1, 30), number(1, 30), stride, number(-40, 40), number(1, 5), draw(st.sampled_from((1, 1, 2, 3))))
+    return AffineAccess(number(1, 30), number(1, 30), stride, number(-40, 40), number(1, 5), draw(st.sampled_from((1, 1, 2, 3))))
 
 
 @settings(max_examples=300)
-@given(reach=reaches(), count=st.integers(1, 9))
-def test_a_window_holds_what_the_shard_reads(reach: Reach, count: int) -> None:
-    shard = -(-reach.size // count)
-    window = reach.window(count)
+@given(access=accesses(), count=st.integers(1, 9))
+def test_a_window_holds_what_the_shard_reads(access: AffineAccess, count: int) -> None:
+    shard = -(-access.size // count)
+    window = access.window(count)
     starts, leads = window.starts(members(count)).values, window.leads(members(count)).values
     for device, start in enumerate(starts.tolist()):
         rows = range(device * shard, (device + 1) * shard)
-        places = {reach.stride * row - reach.low + step for row in rows for step in range(reach.extent)}
-        read = {place // reach.dilation for place in places if place % reach.dilation == 0}
+        places = {access.stride * row - access.low + step for row in rows for step in range(access.extent)}
+        read = {place // access.dilation for place in places if place % access.dilation == 0}
         assert all(start <= element < start + window.length for element in read)
         lead = window.lead if window.lead is not None else -int(leads[device])
-        assert min(places) + lead == start * reach.dilation
+        assert min(places) + lead == start * access.dilation
 
 
 @settings(max_examples=300)
-@given(reach=reaches(), count=st.integers(1, 20))
-def test_rounds_bring_every_element_once(reach: Reach, count: int) -> None:
-    _check_rounds(reach, count)
+@given(access=accesses(), count=st.integers(1, 20))
+def test_rounds_bring_every_element_once(access: AffineAccess, count: int) -> None:
+    _check_rounds(access, count)
 
 
 @settings(max_examples=100)
-@given(reach=reaches(), count=st.integers(2, 20), stride=st.integers(1, 3), extent=st.integers(1, 4), source=st.integers(1, 60))
-def test_rounds_bring_what_windows_cover(reach: Reach, count: int, stride: int, extent: int, source: int) -> None:
-    _check_rounds(Covered(reach, source, stride, 1, extent), count)
+@given(access=accesses(), count=st.integers(2, 20), stride=st.integers(1, 3), extent=st.integers(1, 4), source=st.integers(1, 60))
+def test_rounds_bring_what_windows_cover(access: AffineAccess, count: int, stride: int, extent: int, source: int) -> None:
+    _check_rounds(CoveredAccess(access, source, stride, 1, extent), count)
 
 
-def _check_rounds(reach: Reach | Covered, count: int) -> None:
+def _check_rounds(access: AffineAccess | CoveredAccess, count: int) -> None:
     """Every real element of a window comes from its owner, in rounds that no device sends or receives twice in, by distance or
     not, and arithmetic on a device's number says what it sends and where it puts what it receives."""
     for most_shifts in (MOST_SHIFTS, -count):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("meshbridge.ops.rounds.MOST_SHIFTS", most_shifts)
-            _check_numbered(reach, count)
+            patch.setattr("meshbridge.ops.permute_rounds.MOST_SHIFTS", most_shifts)
+            _check_numbered(access, count)
 
 
-def _check_numbered(reach: Reach | Covered, count: int) -> None:
-    window, shard = reach.window(count), -(-reach.source // count)
+def _check_numbered(access: AffineAccess | CoveredAccess, count: int) -> None:
+    window, shard = access.window(count), -(-access.source // count)
     starts = window.starts(members(count)).values
     held: list[dict[int, int]] = [{} for _ in range(count)]
-    for each in rounds.__wrapped__(reach.source, count, window):
+    for each in permute_rounds.__wrapped__(access.source, count, window):
         assert len(set(each.receivers.tolist())) == len(each.receivers)
         assert len(set(each.senders.tolist())) == len(each.senders)
         assert all((receiver != sender) == each.moves for receiver, sender in zip(each.receivers, each.senders, strict=True))
@@ -88,15 +88,19 @@ def _check_numbered(reach: Reach | Covered, count: int) -> None:
                 held[receiver][int(put) + step] = int(sender) * shard + int(taken) + step
     for device, start in enumerate(starts.tolist()):
         for place in range(window.length):
-            if 0 <= start + place < reach.source:
+            if 0 <= start + place < access.source:
                 assert held[device][place] == start + place
 
 
 def test_few_rounds_on_many_devices() -> None:
     count = 256
-    halo, half, turned = Reach(1024, 1024, low=1, extent=3), Reach(512, 1024), Reach(1024, 1024, stride=-1, low=-1023)
-    for reach, most in ((halo, 2), (half, 2), (turned, 1), (Reach(1030, 1024, low=3), 3)):
-        assert sum(each.moves for each in rounds(reach.source, count, reach.window(count))) <= most
+    halo, half, turned = (
+        AffineAccess(1024, 1024, low=1, extent=3),
+        AffineAccess(512, 1024),
+        AffineAccess(1024, 1024, stride=-1, low=-1023),
+    )
+    for access, most in ((halo, 2), (half, 2), (turned, 1), (AffineAccess(1030, 1024, low=3), 3)):
+        assert sum(each.moves for each in permute_rounds(access.source, count, access.window(count))) <= most
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from meshbridge.dialect.signature import group_size, shape_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
 from meshbridge.ir.uses import defining_op
-from meshbridge.ops.dimensions import COMPUTED_BY_PIECES, result_dim_of_pieces
+from meshbridge.ops.dimensions import BLOCKWISE, result_dim_of_blocks
 
 MOST = 64
 """How many operations are looked at behind one all-gather. Not measured: a bound on time."""
@@ -107,7 +107,7 @@ class Region:
             op = defining_op(value := waiting.pop())
             if op is not None and op.name == AllGatherOp.OPERATION_NAME:
                 self.rewriter.adopt(value)
-            elif op is not None and op.name in COMPUTED_BY_PIECES and len(seen) < MOST:
+            elif op is not None and op.name in BLOCKWISE and len(seen) < MOST:
                 waiting.extend(found := [each for each in dict.fromkeys(op.operands) if each not in seen])
                 seen.update(found)
 
@@ -122,12 +122,7 @@ class Region:
 
     def _with_step(self, op: ir.Operation) -> list[ir.Value]:
         """Adds `op` if it can work on shards; returns the values that have shards since."""
-        if (
-            op.name not in COMPUTED_BY_PIECES
-            or op.block != self.block
-            or len(self.steps) == self.most
-            or op.results[0] in self.steps
-        ):
+        if op.name not in BLOCKWISE or op.block != self.block or len(self.steps) == self.most or op.results[0] in self.steps:
             return []
         operands = list(dict.fromkeys(op.operands))
         if DYNAMIC in [size for value in (*operands, *op.results) for size in shape_of(value.type)]:
@@ -138,7 +133,7 @@ class Region:
         if len(set(dims.values())) != 1 or not all(value in dims or self._is_replicated(value) for value in operands):
             return []  # each device used its own with the gathered value, and would use it with its shard alone
         before = next(iter(dims.values()))
-        behind = result_dim_of_pieces(op, before, self.count)
+        behind = result_dim_of_blocks(op, before, self.count)
         if behind is None and not shard_steps.adds_up(op, before):
             return []
         fixed = self._is_fixed(operands, gathers)

@@ -17,7 +17,7 @@ from meshbridge.ir.elements import neutral, resized, type_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
 from meshbridge.ir.sharding import DYNAMIC
-from meshbridge.ops.dimensions import result_dim_of_pieces
+from meshbridge.ops.dimensions import result_dim_of_blocks
 from meshbridge.ops.reductions import body_kind
 
 
@@ -90,7 +90,7 @@ def reduce_first(op: ir.Operation, rewriter: MeshRewriter) -> bool:
         if step.name not in _ARRANGING or DYNAMIC in (*shape_of(value.type), *shape_of(step.results[0].type)):
             return False
         if (
-            below := result_dim_of_pieces(step, dims[-1], shape_of(value.type)[dims[-1]])
+            below := result_dim_of_blocks(step, dims[-1], shape_of(value.type)[dims[-1]])
         ) is None:  # every element of it is a shard
             return False
         dims.append(below)

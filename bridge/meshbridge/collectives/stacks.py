@@ -26,7 +26,7 @@ from meshbridge.ir.builder import Builder, op_of, tensor
 from meshbridge.ir.elements import type_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.uses import defining_name, defining_op
-from meshbridge.ops.linear import is_reshape, is_widening, writes_rows
+from meshbridge.ops.linear import fills_rows, is_reshape, is_widening
 
 _COUNTING = ELEMENTWISE | CONSTANTS
 """What indices are computed by."""
@@ -72,7 +72,7 @@ def communicate_stacks(loop: ir.Operation, rewriter: MeshRewriter, growth: int) 
 def _stack(loop: ir.Operation, number: int, rewriter: MeshRewriter) -> _Stack | None:
     tested, carried = (region.blocks[0].arguments[number] for region in loop.regions)
     users = rewriter.users(carried)
-    if len(users) != 1 or rewriter.uses(tested) or not writes_rows(users[0], carried) or not is_splat(loop.operands[number], 0):
+    if len(users) != 1 or rewriter.uses(tested) or not fills_rows(users[0], carried) or not is_splat(loop.operands[number], 0):
         return None
     write = users[0]
     value, rearranged = source_of(write.operands[1], rewriter)

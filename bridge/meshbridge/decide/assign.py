@@ -20,11 +20,11 @@ from meshbridge.decide.kind_choices import has_layout
 from meshbridge.decide.tensor_state import TensorState
 from meshbridge.ir.mlir import COMPOSITE, CUSTOM_CALL, ir
 from meshbridge.ir.sharding import Axes, Sharding, Split, is_even
-from meshbridge.ops.layouts import in_layout, shared_layout
+from meshbridge.ops.irregular_shardings import irregular_operands, shared_irregular_sharding
 from meshbridge.ops.linear import ADD, LINEAR
 from meshbridge.ops.option import Option, sharding_of
-from meshbridge.ops.refused import is_of_shards
 from meshbridge.ops.rule import ShardingRule
+from meshbridge.ops.unsupported import is_partitioned_callback
 
 _SUMMED = ("f", "bf", "complex", "i8", "i16", "i32", "i64", "ui")
 """Element types whose `add` is a sum (not i1, where it is "or", which no other linear op commutes with)."""
@@ -276,10 +276,10 @@ class Assigner:
         """The decision for one op, and whether equal ops can share it: not if it depends on a constant or has a body."""
         kind, count = node.kind, len(node.operands)
         arriving = before[:count]
-        layout = shared_layout(node.op, kind.rule, [value and value.defined for value in arriving])
+        layout = shared_irregular_sharding(node.op, kind.rule, [value and value.defined for value in arriving])
         if layout is not None:
             return self._in_layout(node, layout, arriving), False
-        if node.name == CUSTOM_CALL and is_of_shards(node.op):
+        if node.name == CUSTOM_CALL and is_partitioned_callback(node.op):
             return self._on_shards(node, arriving), False
         taken_partial = self._taken_partial(node, arriving)
         results = [value and value.tensor for value in before[count:]]
@@ -309,7 +309,7 @@ class Assigner:
             tensor = self._values[number].tensor
             if not (tensor.annotated or tensor.tied):
                 self._change(number, defined=layout)
-        operands = in_layout(layout, node.rule, [value and value.defined for value in arriving])
+        operands = irregular_operands(layout, node.rule, [value and value.defined for value in arriving])
         return OpDecision(AS_OPERANDS, operands, self._defined(node), node.rule, layout=layout)
 
     def _on_shards(self, node: Node, arriving: Sequence[TensorState | None]) -> OpDecision:

@@ -25,7 +25,7 @@ from meshbridge.ir.elements import type_bytes
 from meshbridge.ir.mlir import BARRIER, MANUAL, SHARDING_GROUP, OpError, has_no_regions, ir, source_location, walk
 from meshbridge.ir.registry import Registry
 from meshbridge.ir.sharding import Sharding, Split, even_split, is_even
-from meshbridge.ops.linear import ADD, UNARY, is_reshape, is_widening, writes_rows
+from meshbridge.ops.linear import ADD, UNARY, fills_rows, is_reshape, is_widening
 from meshbridge.ops.rule import Dims, Interface, Loop, ShardingRule, Signature, region_names
 
 
@@ -316,7 +316,7 @@ class GraphBuilder:
     def _row(self, yielded: ir.Value, tested: ir.Value, carried: ir.Value) -> ir.Value | None:
         """The row that a loop writes into a carried stack, if it does nothing else with the stack; otherwise None."""
         write = self._producer(self.tensor(yielded))
-        if write is None or not writes_rows(write.op, carried):
+        if write is None or not fills_rows(write.op, carried):
             return None
         if any(True for _ in tested.uses) or not (_used_once(carried) and _used_once(yielded)):
             return None

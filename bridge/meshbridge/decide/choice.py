@@ -32,7 +32,7 @@ from meshbridge.ops.option import (
     tensor_split,
     with_partial,
 )
-from meshbridge.ops.rounds import exchanged_bytes
+from meshbridge.ops.permute_rounds import exchanged_bytes
 from meshbridge.ops.rule import Dims, Loop, ShardingRule
 from meshbridge.resharding import ALONE, BYTES, Concurrency, Objective
 
@@ -309,7 +309,7 @@ class OpChoices:
 @lru_cache(maxsize=1 << 12)
 def _op_choices(rule: ShardingRule, taken: PartialOperands, mesh: Mesh) -> OpChoices:
     """The choices of an op, cached across programs. Ops whose sizes do not matter share them."""
-    if not rule.has_choices_of_any_size:
+    if not rule.options_ignore_sizes:
         return OpChoices(rule, taken, mesh)
     reductions = tuple([loop.reduction for loop in rule.loops])
     return _choices_of_any_size(rule.operands, rule.results, reductions, taken, mesh)

@@ -34,8 +34,8 @@ from meshbridge.ir.sharding import Mesh, Sharding, even_split, is_even
 from meshbridge.ir.subaxes import completed_split, whole_split
 from meshbridge.ops.composites import composite_body, composite_rule
 from meshbridge.ops.option import Option, needed_sharding, result_sharding
-from meshbridge.ops.refused import refuse_types
 from meshbridge.ops.rule import Interface, ShardingRule
+from meshbridge.ops.unsupported import check_types
 from meshbridge.resharding import BYTES, Objective
 
 
@@ -82,7 +82,7 @@ def propagated(functions: Sequence[ir.Operation], module: ir.Module, interface: 
         if mesh is None:
             continue
         refuse_dynamic_axes(function, mesh)
-        refuse_types(function, function.regions[0].blocks[0].arguments)
+        check_types(function, function.regions[0].blocks[0].arguments)
         graph = GraphBuilder(function, interface, pricing_of(mesh, objective)).build()
         _propagate(graph)
         if graph.mesh != mesh:

@@ -24,7 +24,7 @@ from meshbridge.ir.locations import SourceLocation, trail_at
 from meshbridge.ir.mlir import BARRIER, MANUAL, REGION_OPS, MeshError, OpError, functions_to_partition, ir, title
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.ops.option import Option, is_legal
-from meshbridge.ops.rule import Interface, Loop, ShardingRule, iterates
+from meshbridge.ops.rule import Interface, Loop, ShardingRule, may_have_loops
 
 AxisList: TypeAlias = Sequence[int | str]
 """Mesh axes from outer to inner, each by its number or its name."""
@@ -133,7 +133,7 @@ class _MutableProgram:
                 yield from self._within(inner, manual | frozenset(axes))
             elif inner.name in REGION_OPS:
                 yield from self._within(inner, manual)
-            elif iterates(inner.name) and inner.name not in _HANDED_ON and self.interface.rule(inner).loops:
+            elif may_have_loops(inner.name) and inner.name not in _HANDED_ON and self.interface.rule(inner).loops:
                 yield inner, manual
 
     def described(self) -> Iterator[Operation]:

@@ -30,6 +30,6 @@ def _loops_text(rule: ShardingRule) -> str:
     """The loops, such as `parallel 8, reduction_sum 16`, with their limits on splits."""
     texts = []
     for number, (kind, loop) in enumerate(zip(loop_types(rule), rule.loops, strict=True)):
-        limit = " (not to be split)" if number in rule.whole else " (evenly)" if number in rule.merged_loops else ""
+        limit = " (not to be split)" if number in rule.replicated else " (evenly)" if number in rule.merged_loops else ""
         texts.append(f"{kind} {loop.size}{limit}")
     return ", ".join(texts) or "none"

@@ -32,10 +32,10 @@ from meshbridge.dialect.module_mesh import find_mesh, sharding_on
 from meshbridge.dialect.ops import MANUAL_AXES
 from meshbridge.ir.mlir import BARRIER, MANUAL, REGION_OPS, SHARDING_GROUP, OpError, functions_to_partition, ir, walk
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, is_even, replicated
-from meshbridge.ops.layouts import in_layout, shared_layout
+from meshbridge.ops.irregular_shardings import irregular_operands, shared_irregular_sharding
 from meshbridge.ops.linear import carried_axes
 from meshbridge.ops.option import Option, is_legal, loop_candidates, needed_sharding, suggested_axes
-from meshbridge.ops.placements import as_held
+from meshbridge.ops.placements import load_option
 from meshbridge.ops.rule import Interface, ShardingRule, shape_of
 
 STATEMENTS = frozenset({"sdy.data_flow_edge", "sdy.propagation_barrier", SHARDING_GROUP})
@@ -156,12 +156,12 @@ class _AnnotationReader:
         rule = self.interface.rule(op)
         arriving = [self._now.get(operand) for operand in op.operands]
         annotated = [self._annotated(result) for result in op.results]
-        option = (as_held(op, rule, arriving[0]) if arriving else None) or option_attribute(op, rule, self.mesh)
+        option = (load_option(op, rule, arriving[0]) if arriving else None) or option_attribute(op, rule, self.mesh)
         why = AS_OPERANDS if option is None else GIVEN
-        layout = shared_layout(op, rule, arriving)
+        layout = shared_irregular_sharding(op, rule, arriving)
         if layout is not None:
             results = self._define(op.results, [annotation or layout for annotation in annotated])
-            return OpDecision(AS_OPERANDS, in_layout(layout, rule, arriving), results, rule, layout=layout)
+            return OpDecision(AS_OPERANDS, irregular_operands(layout, rule, arriving), results, rule, layout=layout)
         if option is None:
             option = self._suggested(rule, arriving, annotated)
         carried = carried_axes(op, rule, [source.summed_axes if source else () for source in arriving])

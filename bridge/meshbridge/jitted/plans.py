@@ -135,7 +135,7 @@ class Planned(lowerings.Replacement):
     def _partitioned(self, options: pipeline.Options, _why: str) -> tuple[ir.Module, pipeline.Options]:
         module = self.source()
         plan_cache.partition_module(module, options)
-        for answer in inspections.answered(module):
+        for answer in inspections.take_answers(module):
             self.tell(answer)
         xla.order_collectives(module, self.devices)
         return module, options

@@ -13,7 +13,7 @@ from meshbridge.ir.mlir import around, ir, stablehlo
 from meshbridge.legalize.reads import Read, read_of
 from meshbridge.legalize.table import Legalizer, rewrites
 from meshbridge.ops import padded_selections
-from meshbridge.ops.reach import Reach
+from meshbridge.ops.affine_access import AffineAccess
 from meshbridge.ops.reductions import body_kind
 from meshbridge.ops.selections import selected_kind
 from meshbridge.ops.window_attributes import WindowDim, set_window_dims, window_dims
@@ -28,11 +28,11 @@ def _pad_of(value: ir.Value, fill: float) -> Read | None:
     return read if isinstance(read.fill, ir.Value) and is_splat(read.fill, fill) else None
 
 
-def _padding(reach: Reach) -> _Padding:
-    return reach.low, reach.size - reach.low - reach.dilation * (reach.source - 1) - 1, reach.dilation
+def _padding(access: AffineAccess) -> _Padding:
+    return access.low, access.size - access.low - access.dilation * (access.source - 1) - 1, access.dilation
 
 
-def _merge_padding(windows: Sequence[WindowDim], pads: Sequence[Reach]) -> list[WindowDim] | None:
+def _merge_padding(windows: Sequence[WindowDim], pads: Sequence[AffineAccess]) -> list[WindowDim] | None:
     """The windows with the pad's padding added to their own; None if it is negative, which windows cannot express."""
     padded = [
         replace(window, low=window.low + window.base * low, high=window.high + window.base * high, base=window.base * apart)
@@ -56,11 +56,11 @@ def pad_windows(op: ir.Operation, rewriter: Legalizer) -> bool:
     pad = _pad_of(op.operands[0], ignored) if kind and len(op.results) == 1 else None
     if pad is None:
         return False
-    dims = list(range(len(pad.reaches)) if numbers is None else numbers.input_spatial_dimensions)
+    dims = list(range(len(pad.accesses)) if numbers is None else numbers.input_spatial_dimensions)
     kernel = shape_of(op.operands[1])
     sizes = None if numbers is None else [kernel[dim] for dim in numbers.kernel_spatial_dimensions]
-    windows = _merge_padding(window_dims(op, sizes), [pad.reaches[dim] for dim in dims])
-    if windows is None or any(_padding(reach) != (0, 0, 1) for dim, reach in enumerate(pad.reaches) if dim not in dims):
+    windows = _merge_padding(window_dims(op, sizes), [pad.accesses[dim] for dim in dims])
+    if windows is None or any(_padding(access) != (0, 0, 1) for dim, access in enumerate(pad.accesses) if dim not in dims):
         return False
     set_window_dims(op, windows)
     rewriter.feed(op, 0, pad.source)
@@ -81,15 +81,15 @@ def pad_selections(op: ir.Operation, rewriter: Legalizer) -> bool:
     pad = _pad_of(op.operands[0], ignored) if kind and len(readers) == 1 else None
     if pad is None or any(window.low or window.high for window in window_dims(op)):
         return False
-    low, high, apart = zip(*map(_padding, pad.reaches), strict=True)
+    low, high, apart = zip(*map(_padding, pad.accesses), strict=True)
     slice_read = read_of(readers[0].results[0]) if readers[0].name in ("stablehlo.pad", "stablehlo.slice") else None
-    takes_back = tuple(Reach(reach.source, reach.size, low=-reach.low) for reach in pad.reaches)
+    takes_back = tuple(AffineAccess(access.source, access.size, low=-access.low) for access in pad.accesses)
     *_, function = around(op)
     if (
         min((*low, *high)) < 0
         or set(apart) != {1}
         or slice_read is None
-        or slice_read.reaches != takes_back
+        or slice_read.accesses != takes_back
         or padded_selections.is_body(function)
     ):
         return False

@@ -1,8 +1,8 @@
 """Composes ops that only move elements: pads, slices, reversals, concatenations of these, updates at constant indices.
 
-A `Reach` describes what an op reads along one dimension. Reaches compose, so that a chain of such ops becomes one op, and
-concatenations become selects between reads. Each tensor of another size has different shards, so that each op in a chain would
-send what one op sends once.
+An `AffineAccess` describes what an op reads along one dimension. Accesses compose, so that a chain of such ops becomes one op,
+and concatenations become selects between reads. Each tensor of another size has different shards, so that each op in a chain
+would send what one op sends once.
 """
 
 from __future__ import annotations
@@ -19,53 +19,57 @@ from meshbridge.ir.builder import Builder, Operand, shape_of
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.uses import defining_name, defining_op
 from meshbridge.legalize.table import Legalizer, rewrites
-from meshbridge.ops.pieces import reaches
-from meshbridge.ops.reach import Reach
+from meshbridge.ops.affine_access import AffineAccess
 from meshbridge.ops.reductions import body_kind
+from meshbridge.ops.slicing import accesses
 from meshbridge.ops.traits import Trait, ops_with
 
 
 @dataclass(frozen=True)
 class Read:
-    """The elements of a tensor: those of `source`, by a reach per dimension, and `fill` elsewhere."""
+    """The elements of a tensor: those of `source`, by an access per dimension, and `fill` elsewhere."""
 
     source: ir.Value
-    reaches: tuple[Reach, ...]
+    accesses: tuple[AffineAccess, ...]
     fill: Operand | None = None
 
     @property
     def fills(self) -> bool:
         """True if some elements are not the source's."""
-        return any(reach.fills for reach in self.reaches)
+        return any(access.reads_padding for access in self.accesses)
 
     def after(self, inner: Read) -> Read | None:
         """This read composed with `inner`; None if the result is no read, or if their fills differ."""
-        composed = tuple(reach for pair in zip(self.reaches, inner.reaches, strict=True) if (reach := pair[0].after(pair[1])))
-        if len(composed) < len(self.reaches) or (self.fills and inner.fills and not _is_same_operand(self.fill, inner.fill)):
+        composed = tuple(access for pair in zip(self.accesses, inner.accesses, strict=True) if (access := pair[0].after(pair[1])))
+        if len(composed) < len(self.accesses) or (self.fills and inner.fills and not _is_same_operand(self.fill, inner.fill)):
             return None
         return Read(inner.source, composed, self.fill if self.fills else inner.fill)
 
-    def brings_back(self, inner: Read) -> bool:
+    def reads_dropped(self, inner: Read) -> bool:
         """True if this read fills positions of elements that `inner` crops."""
-        return any(own.brings_back(cropped) for own, cropped in zip(self.reaches, inner.reaches, strict=True))
+        return any(own.reads_dropped(cropped) for own, cropped in zip(self.accesses, inner.accesses, strict=True))
 
     def write(self, builder: Builder) -> ir.Value | None:
         """Builds the read as one op, or returns the source; None if no single op can read so, or if nothing is read."""
-        dims = self.reaches
-        turned = [dim for dim, reach in enumerate(dims) if reach == Reach(reach.source, reach.source, -1, 1 - reach.source)]
-        if all(reach.is_identity for reach in dims):
+        dims = self.accesses
+        turned = [
+            dim for dim, access in enumerate(dims) if access == AffineAccess(access.source, access.source, -1, 1 - access.source)
+        ]
+        if all(access.is_identity for access in dims):
             return self.source
-        if all(reach.is_identity or dim in turned for dim, reach in enumerate(dims)):
+        if all(access.is_identity or dim in turned for dim, access in enumerate(dims)):
             return builder.value("reverse", self.source.type, [self.source], {"dimensions": integers_attr(turned)})
-        if not self.fills and all(reach.stride > 0 for reach in dims):
-            ends = [reach.stride * (reach.size - 1) - reach.low + 1 for reach in dims]
-            return builder.cut(self.source, [-reach.low for reach in dims], ends, [reach.stride for reach in dims])
-        ends = [reach.low + reach.dilation * (reach.source - 1) + 1 for reach in dims]
-        empty = any(end <= 0 or reach.low >= reach.size for reach, end in zip(dims, ends, strict=True))
-        if empty or self.fill is None or any(reach.stride != 1 for reach in dims):
+        if not self.fills and all(access.stride > 0 for access in dims):
+            ends = [access.stride * (access.size - 1) - access.low + 1 for access in dims]
+            return builder.cut(self.source, [-access.low for access in dims], ends, [access.stride for access in dims])
+        ends = [access.low + access.dilation * (access.source - 1) + 1 for access in dims]
+        empty = any(end <= 0 or access.low >= access.size for access, end in zip(dims, ends, strict=True))
+        if empty or self.fill is None or any(access.stride != 1 for access in dims):
             return None
-        highs = [reach.size - end for reach, end in zip(dims, ends, strict=True)]
-        return builder.pad(self.source, self.fill, [reach.low for reach in dims], highs, [reach.dilation - 1 for reach in dims])
+        highs = [access.size - end for access, end in zip(dims, ends, strict=True)]
+        return builder.pad(
+            self.source, self.fill, [access.low for access in dims], highs, [access.dilation - 1 for access in dims]
+        )
 
 
 def _is_same_operand(lhs: Operand | None, rhs: Operand | None) -> bool:
@@ -79,9 +83,9 @@ def read_of(value: ir.Value) -> Read:
     """The read of the pad, slice or reversal that defines `value`, if its sizes are static; else an identity read of `value`."""
     shape, op = shape_of(value), defining_op(value)
     if op is None or op.name not in _READS or any(size <= 0 for size in shape):
-        return Read(value, tuple(Reach(size, size) for size in shape))
+        return Read(value, tuple(AffineAccess(size, size) for size in shape))
     source, fill = op.operands[0], op.operands[1] if op.name == "stablehlo.pad" else None
-    return Read(source, tuple(reaches(op, shape_of(source), shape)), fill)
+    return Read(source, tuple(accesses(op, shape_of(source), shape)), fill)
 
 
 _READS = sorted(ops_with(Trait.STRIDED))
@@ -100,7 +104,7 @@ def compose_reads(op: ir.Operation, rewriter: Legalizer) -> bool:
     Output:  %1 = stablehlo.pad %x, %zero, low = [-7], high = [7] : tensor<8xf32>
     """
     outer, inner = read_of(op.results[0]), read_of(op.operands[0])
-    if inner.source == op.operands[0] or outer.source != op.operands[0] or outer.brings_back(inner):
+    if inner.source == op.operands[0] or outer.source != op.operands[0] or outer.reads_dropped(inner):
         return False
     composed = outer.after(inner)
     value = composed.write(Builder.before(op)) if composed is not None else None
@@ -140,15 +144,15 @@ def select_pieces(op: ir.Operation, rewriter: Legalizer) -> bool:
 
 def _is_slice(value: ir.Value, along: int) -> bool:
     """True if `value` is a contiguous slice of a tensor along one dimension."""
-    dim_reaches = read_of(value).reaches
-    other_reaches, run = [reach for dim, reach in enumerate(dim_reaches) if dim != along], dim_reaches[along]
-    return (run.stride, run.dilation, run.fills) == (1, 1, False) and all(reach.is_identity for reach in other_reaches)
+    dims = read_of(value).accesses
+    other_dims, run = [access for dim, access in enumerate(dims) if dim != along], dims[along]
+    return (run.stride, run.dilation, run.reads_padding) == (1, 1, False) and all(access.is_identity for access in other_dims)
 
 
 def _pad_to(value: ir.Value, whole: Sequence[int], starts: dict[int, int], builder: Builder) -> ir.Value:
     """A tensor of shape `whole` with `value` at `starts`, and unspecified elements elsewhere."""
     sizes = enumerate(zip(whole, shape_of(value), strict=True))
-    placing = Read(value, tuple(Reach(size, own, low=starts.get(dim, 0)) for dim, (size, own) in sizes), 0)
+    placing = Read(value, tuple(AffineAccess(size, own, low=starts.get(dim, 0)) for dim, (size, own) in sizes), 0)
     through = placing.after(read_of(value)) if not read_of(value).fills else None
     placed = (through.write(builder) if through is not None else None) or placing.write(builder)
     assert placed is not None, "a part of a tensor can be padded to its size"

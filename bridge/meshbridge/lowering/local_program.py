@@ -20,7 +20,7 @@ from meshbridge.ir.sharding import Mesh, Sharding, Split
 from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge.lowering.replicas import NUMBERING, by_partition, count_devices
 from meshbridge.lowering.scalars import is_scalar, without_index
-from meshbridge.ops.equal_shards import set_boundary
+from meshbridge.ops.boundary import set_boundary
 from meshbridge.ops.traits import Trait, has
 from meshbridge.resharding.notation import parse_sharding
 

@@ -26,7 +26,7 @@ from meshbridge.ir.mlir import (
 from meshbridge.ir.passes import Pass, register
 from meshbridge.lowering.plain_collectives import COLLECTIVES, simplify
 from meshbridge.lowering.plain_expansions import EXPANSIONS, expand
-from meshbridge.ops.refused import PLACEMENT
+from meshbridge.ops.unsupported import PLACEMENT
 from meshbridge.read.formats import copy_module
 
 OLDEST, NEWEST = stablehlo.get_minimum_version(), stablehlo.get_current_version()

@@ -1,5 +1,5 @@
-"""Ops by family, one module each: what an op is (`traits`) and its sharding rule, beside its SPMD lowering. Importing this
-package registers all."""
+"""One module per family of ops: its traits and sharding rules, beside its SPMD lowerings. Importing this package registers
+all."""
 
 from importlib import import_module
 
@@ -13,7 +13,7 @@ FAMILIES = (
     "dynamic_slices",
     "elementwise",
     "indexing",
-    "pieces",
+    "slicing",
     "ragged_dot",
     "reductions",
     "selections",

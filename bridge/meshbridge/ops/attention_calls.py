@@ -1,11 +1,11 @@
-"""cuDNN's attention, as `jax.nn.dot_product_attention(implementation="cudnn")` calls it: sharded by batch and by heads.
+"""cuDNN's attention, as `jax.nn.dot_product_attention(implementation="cudnn")` calls it, sharded by batch and by heads.
 
     %0:2 = stablehlo.custom_call @__cudnn$fmhaSoftmax(%q, %k, %v) {backend_config = "{… dimensions: [8, 4, 256, 256] …}"}
         : (tensor<8x256x4x64xbf16>, …) -> (tensor<8x4x256x64xbf16>, tensor<0xui8>)
     loops: parallel along 8 sequences and 4 heads
 
-The configuration says which dimensions of queries, keys and values are those, and repeats the sizes of what one device computes,
-which the lowering writes anew.
+The configuration names these dimensions of queries, keys and values. It repeats the sizes that one device computes, so the
+lowering updates it.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from meshbridge.ops.rule import shape_of
 from meshbridge.ops.sharding_rules import Rule
 
 FORWARD = frozenset(("__cudnn$fmhaSoftmax", "__cudnn$fmhaScaleBiasSoftmax"))
-"""Targets. Those with dropout would draw the same numbers on every device, and those of 8 bits give the maximum of all elements:
-they have no rule."""
+"""Supported targets. Dropout would draw the same numbers on every device, and 8-bit variants return a maximum over all elements:
+those have no rule."""
 
 _BACKWARD = "Backward"
 _CONFIG, _ATTENTION, _SIZES = "backend_config", "cudnn_fmha_backend_config", "intermediate_tensor_shape"
 
 _IN_FORWARD = ("bmm1_dot_dimension_numbers", "lhs_batch_dimensions")
 _IN_BACKWARD = ("bmm1_grad_gemm1_dot_dimension_numbers", "rhs_batch_dimensions")
-"""Where the configuration says which dimensions of queries number sequences and heads."""
+"""The entries of the configuration that give the batch and head dimensions of queries."""
 
 
 def is_attention(op: ir.Operation) -> bool:
-    """Whether `op` calls attention of cuDNN that has a rule, and is configured as JAX does it."""
+    """True if `op` calls a supported attention of cuDNN with a configuration as JAX writes it."""
     if not is_custom_call(op) or call_target(op).removesuffix(_BACKWARD) not in FORWARD:
         return False
     try:
         config = _read(op)[_ATTENTION]
         return _head_dim(op, config) in (1, 2) and len(config[_SIZES]["dimensions"]) == 4 == len(shape_of(op.operands[_QUERY]))
-    except (ValueError, KeyError, TypeError, IndexError):  # of whoever has written another configuration
+    except (ValueError, KeyError, TypeError, IndexError):  # a configuration that JAX has not written
         return False
 
 
 def attention_rule(op: ir.Operation) -> Rule | None:
-    """The rule of a call that `is_attention`; None where one row has several sequences, where keys are in pages, and where the
+    """The rule of a call for which `is_attention` holds; None if one row packs several sequences, if keys are paged, or if the
     gradient of a bias is a sum over sequences or heads."""
     config = _read(op)[_ATTENTION]
     if int(config.get("max_seg_per_batch", 1)) > 1 or config.get("is_paged_attention", False):
@@ -58,8 +58,8 @@ _QUERY, _KEY, _VALUE, _GRADIENT_OF_BIAS = range(4)
 
 
 class _Tensors:
-    """The factors of the dimensions of a call's operands and results: one of the sequences of the batch, one of heads, and one of
-    each dimension that is gathered. Where several heads of queries share one of keys, they stay together."""
+    """The factors of a call's operands and results: one for the batch, one for heads, and one for each dimension that is
+    gathered. Query heads that share a key head stay on one device."""
 
     def __init__(self, op: ir.Operation, head: int) -> None:
         self.op = op
@@ -70,14 +70,14 @@ class _Tensors:
         self.key_heads = shape_of(op.operands[_KEY])[head]
 
     def operand(self, number: int) -> list[tuple[str, ...]]:
-        """Queries, keys, values, statistics of the softmax (of rank 3), a bias, lengths of the sequences (of rank 1)."""
+        """Operands: queries, keys, values, softmax statistics (rank 3), a bias, sequence lengths (rank 1)."""
         value, name = self.op.operands[number], f"operand{number}"
         if number == self.bias:
             return self._of_bias(value, name)
         return self._factors(value, name, self.head, is_key=number in (_KEY, _VALUE))
 
     def result(self, number: int) -> list[tuple[str, ...]]:
-        """Heads come before the sequence's positions in all of them; the last one is room to work in."""
+        """Results: heads come before sequence positions. The last result is scratch space."""
         value, name = self.op.results[number], f"result{number}"
         if number == len(self.op.results) - 1:
             return [(name,)]
@@ -86,13 +86,13 @@ class _Tensors:
         return self._factors(value, name, 1, is_key=self.is_backward and number in (_KEY, _VALUE))
 
     def _factors(self, value: ir.Value, name: str, head: int, *, is_key: bool) -> list[tuple[str, ...]]:
-        found: list[tuple[str, ...]] = [("batch",), *((f"{name}_{dim}",) for dim in range(1, len(shape_of(value))))]
-        if len(found) > 1:
-            found[head if len(found) == 4 else 1] = self._heads(name, is_key)
-        return found
+        factors: list[tuple[str, ...]] = [("batch",), *((f"{name}_{dim}",) for dim in range(1, len(shape_of(value))))]
+        if len(factors) > 1:
+            factors[head if len(factors) == 4 else 1] = self._heads(name, is_key)
+        return factors
 
     def _of_bias(self, value: ir.Value, name: str) -> list[tuple[str, ...]]:
-        """It may be the same for all sequences, or for all heads."""
+        """The factors of a bias, which may be broadcast over sequences or heads."""
         shape = shape_of(value)
         sequences = ("batch",) if shape[0] == self.batch else (f"{name}_0",)
         heads = self._heads(name, is_key=False) if shape[1] == self.heads else (f"{name}_1",)
@@ -103,7 +103,7 @@ class _Tensors:
 
 
 def resize(op: ir.Operation) -> None:
-    """Writes into the configuration of a call that `is_attention` how many sequences and heads its operands have."""
+    """Writes the operands' batch size and number of heads into the configuration of a call for which `is_attention` holds."""
     config = _read(op)
     head = _head_dim(op, config[_ATTENTION])
     query = shape_of(op.operands[_QUERY])
@@ -112,7 +112,7 @@ def resize(op: ir.Operation) -> None:
 
 
 def _head_dim(op: ir.Operation, config: Any) -> int:
-    """Which dimension of queries numbers heads."""
+    """The dimension of queries that holds heads."""
     product, side = _IN_BACKWARD if call_target(op).endswith(_BACKWARD) else _IN_FORWARD
     return int(config[product][side][1])
 

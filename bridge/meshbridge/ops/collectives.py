@@ -1,6 +1,6 @@
 """Collectives that the user wrote inside a manual computation: dimensions that they do not rearrange pass through.
 
-Their device groups speak of all devices, so a split along an axis that is not theirs only makes each device's part smaller.
+Their device groups name all devices, so a split along another axis only makes each device's part smaller.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from meshbridge.dialect.ops import AllSliceOp
 from meshbridge.ir.mlir import ir
 from meshbridge.ops.rule import ShardingRule, shape_of, sharding_rule_of
-from meshbridge.ops.shapes import passing
+from meshbridge.ops.shapes import shared_dims_rule
 from meshbridge.ops.traits import Trait, declare
 
 _REARRANGED = {
@@ -30,7 +30,7 @@ _REARRANGED = {
     "mesh.scatter": ("scatter_axis",),
     "mesh.shift": (),
 }
-"""The attributes that name the dimensions a collective works along."""
+"""The attributes that name the dimensions that a collective rearranges."""
 
 declare(*_REARRANGED.keys() - {AllSliceOp.OPERATION_NAME}, traits=(Trait.COLLECTIVE,))
 declare(AllSliceOp.OPERATION_NAME, traits=(Trait.MOVEMENT, Trait.SLICING, Trait.FUSIBLE), linear=(0,))
@@ -46,8 +46,9 @@ declare("stablehlo.partition_id", "stablehlo.replica_id", traits=(Trait.FREE,))
 
 @sharding_rule_of(*_REARRANGED, traits=())
 def collective(op: ir.Operation) -> ShardingRule:
-    """All dimensions but those that the collective splits or joins; variadic ones share no loops unless their shapes agree."""
+    """Every dimension that the collective does not rearrange is a parallel loop. Variadic collectives share loops only if their
+    shapes agree."""
     along = {ir.IntegerAttr(op.attributes[name]).value for name in _REARRANGED[op.name]}
-    first = shape_of(op.results[0])
-    same = all(shape_of(result) == first for result in op.results)
-    return passing(op, lambda dim: same and dim not in along)
+    shape = shape_of(op.results[0])
+    has_one_shape = all(shape_of(result) == shape for result in op.results)
+    return shared_dims_rule(op, lambda dim: has_one_shape and dim not in along)

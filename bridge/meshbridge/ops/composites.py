@@ -1,11 +1,11 @@
-"""Composites that a rule speaks of: one op with a name, and a function that says in simpler ops what it does.
+"""Composites with a sharding rule: a named op, and a function that defines it in simpler ops.
 
     %0 = stablehlo.composite "my.norm" %x {decomposition = @norm} : (tensor<8x16xf32>) -> tensor<8x16xf32>
     register_sharding_rule("my.norm", "i j -> i j", need_replication_factors=["j"])
     loops: parallel i
 
-One without a rule never comes here, as `inline-calls` puts its body in its place, but for those that a pass of ours makes: they
-have a sharding rule and an SPMD lowering of their own (`COMPOSITES`).
+`inline-calls` replaces composites without a rule by their bodies. Composites that our own passes create have a sharding rule and
+an SPMD lowering in `COMPOSITES`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from meshbridge.ops.sharding_rules import Rule, rule_of
 from meshbridge.ops.spmd import SpmdLowering, SpmdProgram, default_lowering, spmd_lowering
 
 CONTRACTIONS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
-"""The products."""
+"""Ops that multiply and add up."""
 
 
 def composite_rule(op: ir.Operation) -> Rule | None:
@@ -29,17 +29,17 @@ def composite_rule(op: ir.Operation) -> Rule | None:
 
 
 def composite_name(op: ir.Operation) -> str:
-    """What a composite is called."""
+    """The name of a composite."""
     return str(ir.StringAttr(op.attributes["name"]).value)
 
 
 COMPOSITES: Registry[str, tuple[RuleFn, SpmdLowering]] = Registry("composite", lambda own: docstring(own[0]))
-"""Sharding rule and SPMD lowering of the composites of a name, where a pass of ours makes them."""
+"""Sharding rule and SPMD lowering, by name, of the composites that our own passes create."""
 
 
 @sharding_rule_of(COMPOSITE, traits=())
 def composite(op: ir.Operation) -> ShardingRule:
-    """The loops of the composite's rule; it is a contraction if its body has one. The body's own ops know of padding."""
+    """The loops of the composite's rule; a contraction if its body has one. The ops of the body handle padding themselves."""
     if (own := COMPOSITES.get(composite_name(op))) is not None:
         return own[0](op)
     rule = composite_rule(op)
@@ -52,7 +52,7 @@ def composite(op: ir.Operation) -> ShardingRule:
 
 
 def composite_body(op: ir.Operation) -> ir.Operation:
-    """The function behind a composite."""
+    """The function that a composite calls."""
     module = op.parent
     while module is not None and module.name != "builtin.module":
         module = module.parent
@@ -63,10 +63,10 @@ def composite_body(op: ir.Operation) -> ir.Operation:
 
 
 @spmd_lowering(COMPOSITE)
-def local_composite(op: ir.Operation, nest: ShardingRule, option: Option, at: SpmdProgram) -> None:
-    """A composite that has loops of its own; any other without a rule runs replicated. The bodies of those with a rule are put
-    in their place (`mesh-spmdization`)."""
+def local_composite(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
+    """Lowers a composite of `COMPOSITES`; one without a rule runs replicated. `mesh-spmdization` inlines composites that have a
+    user's rule."""
     if (own := COMPOSITES.get(composite_name(op))) is not None:
-        own[1](op, nest, option, at)
+        own[1](op, rule, option, at)
         return
-    default_lowering(op, nest, option, at)
+    default_lowering(op, rule, option, at)

@@ -19,15 +19,15 @@ def dot_general(op: ir.Operation) -> ShardingRule:
     build = RuleBuilder()
     maps: list[dict[int, tuple[int, ...]]] = [{}, {}]
     result: list[tuple[int, ...]] = []
-    for left, right in zip(*batch, strict=True):
-        maps[0][left] = maps[1][right] = build.loop(shapes[0][left])
-        result.append(maps[0][left])
+    for lhs, rhs in zip(*batch, strict=True):
+        maps[0][lhs] = maps[1][rhs] = build.loop(shapes[0][lhs])
+        result.append(maps[0][lhs])
     for side in (0, 1):
         for dim, size in enumerate(shapes[side]):
             if dim not in batch[side] and dim not in contracting[side]:
                 maps[side][dim] = build.loop(size)
                 result.append(maps[side][dim])
-    for left, right in zip(*contracting, strict=True):
-        maps[0][left] = maps[1][right] = build.loop(shapes[0][left], "sum")
+    for lhs, rhs in zip(*contracting, strict=True):
+        maps[0][lhs] = maps[1][rhs] = build.loop(shapes[0][lhs], "sum")
     operands = [tuple(maps[side][dim] for dim in range(len(shapes[side]))) for side in (0, 1)]
     return replace(build.rule(operands, [tuple(result)]), is_contraction=True)

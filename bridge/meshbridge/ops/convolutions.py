@@ -1,9 +1,9 @@
-"""Convolutions, along all their dimensions: batch, features, groups of both, and space, where neighbours exchange halos.
+"""Convolutions: batch, features, groups and space can be sharded. Along space, neighbours exchange halos.
 
-A spatial dimension is sharded in one of two ways. Where the result is larger than the kernel, by the result: every device
-convolves the places that its shard's windows cover. Where the kernel is larger (the gradient of a convolution's kernel, for which
-the cotangent is the kernel), by the kernel: every device applies its part of the kernel, and the results add up. The parts are
-equal: an element of padding would multiply elements of the image, and zero times infinity is NaN.
+A spatial dimension is sharded by the larger of result and kernel. By the result: each device convolves the elements under its
+windows. By the kernel (the gradient of a kernel, whose kernel is the cotangent): each device applies its part of the kernel, and
+the results are summed. Parts of a kernel are equal, without padding, because padding multiplies elements of the image, and zero
+times infinity is NaN.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 
 from meshbridge.ir.builder import element_of, integer, tensor
 from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ops.affine_access import AffineAccess
 from meshbridge.ops.option import Option, tensor_split
-from meshbridge.ops.reach import Reach
 from meshbridge.ops.rule import Dims, RuleBuilder, ShardingRule, shape_of, sharding_rule_of, unsplittable
 from meshbridge.ops.spmd import SpmdProgram, default_lowering, replicated_lowering, spmd_lowering
 from meshbridge.ops.traits import Trait
 from meshbridge.ops.window_attributes import WindowDim, set_window_dims, window_dims
-from meshbridge.ops.window_exchange import read_places
+from meshbridge.ops.window_exchange import read_padded_window
 
 
 @dataclass(frozen=True)
 class _Space:
-    """One spatial dimension: which dimension it is of image, kernel and result, their sizes there, and the window."""
+    """One spatial dimension: its numbers and sizes in image, kernel and result, and its window."""
 
     dims: tuple[int, int, int]
     sizes: tuple[int, int, int]
@@ -34,41 +34,41 @@ class _Space:
 
     @property
     def by_kernel(self) -> bool:
-        """Whether the kernel's elements are shared out, not the result's."""
+        """True if the kernel is sharded, not the result."""
         return self.sizes[1] > self.sizes[2]
 
     @property
-    def reach(self) -> Reach:
-        """The places of the image that an element of the result reads, or one of the kernel."""
+    def access(self) -> AffineAccess:
+        """The accesses to the image, by element of the result or of the kernel."""
         (image, kernel, result), window = self.sizes, self.window
         if not self.by_kernel:
-            return window.reach(image, result)
+            return window.access(image, result)
         covered = (result - 1) * window.stride + 1
         if self.is_reversed:
-            return Reach(kernel, image, -window.spread, window.low - (kernel - 1) * window.spread, covered, window.base)
-        return Reach(kernel, image, window.spread, window.low, covered, window.base)
+            return AffineAccess(kernel, image, -window.spread, window.low - (kernel - 1) * window.spread, covered, window.base)
+        return AffineAccess(kernel, image, window.spread, window.low, covered, window.base)
 
 
 def _spaces(op: ir.Operation, image: tuple[int, ...], kernel: tuple[int, ...], result: tuple[int, ...]) -> list[_Space]:
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     along = (numbers.input_spatial_dimensions, numbers.kernel_spatial_dimensions, numbers.output_spatial_dimensions)
-    turned: Any = op.attributes["window_reversal"] if "window_reversal" in op.attributes else [False] * len(along[0])
+    reversals: Any = op.attributes["window_reversal"] if "window_reversal" in op.attributes else [False] * len(along[0])
     windows = window_dims(op, [kernel[dim] for dim in along[1]])
     return [
         _Space(dims, (image[dims[0]], kernel[dims[1]], result[dims[2]]), window, bool(is_reversed))
-        for dims, window, is_reversed in zip(zip(*along, strict=True), windows, turned, strict=True)
+        for dims, window, is_reversed in zip(zip(*along, strict=True), windows, reversals, strict=True)
     ]
 
 
 def _group_counts(op: ir.Operation) -> tuple[int, int]:
-    """Of features and of the batch; at most one is not 1."""
+    """The numbers of feature groups and of batch groups, one of which is 1."""
     features, batch = (ir.IntegerAttr(op.attributes[f"{name}_group_count"]).value for name in ("feature", "batch"))
     return features, batch
 
 
 @sharding_rule_of("stablehlo.convolution", traits=(Trait.PURE, Trait.CONTRACTION), multilinear=(0, 1))
 def convolution(op: ir.Operation) -> ShardingRule:
-    """Batch, output features and groups are parallel, input features a sum; space is parallel along the result or a sum along the
+    """Batch, output features and groups are parallel, input features a sum. Space is parallel along the result or a sum along the
     kernel, whichever is larger."""
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     image, kernel, result = (shape_of(value) for value in (*op.operands, op.results[0]))
@@ -87,39 +87,39 @@ def convolution(op: ir.Operation) -> ShardingRule:
     maps[1][numbers.kernel_output_feature_dimension] = group + outputs
     maps[2][numbers.output_batch_dimension] = batch
     maps[2][numbers.output_feature_dimension] = group + outputs
-    shared_out: list[int] = []
+    kernel_loops: list[int] = []
     for space in _spaces(op, image, kernel, result):
-        if space.sizes[0] > 1:  # else every device has the image's only element
-            loop = build.loop(space.reach.size, "sum" if space.by_kernel else "")
-            other = 1 if space.by_kernel else 2
-            maps[0][space.dims[0]] = maps[other][space.dims[other]] = loop
-            build.exchange(loop, op, 0, space.dims[0], space.reach)
-            shared_out += loop if space.by_kernel else ()
+        if space.sizes[0] > 1:  # a single element is on every device
+            loop = build.loop(space.access.size, "sum" if space.by_kernel else "")
+            side = 1 if space.by_kernel else 2
+            maps[0][space.dims[0]] = maps[side][space.dims[side]] = loop
+            build.exchange(loop, op, 0, space.dims[0], space.access)
+            kernel_loops += loop if space.by_kernel else ()
     dims: list[Dims] = [tuple(entries) for entries in maps]
     multiply_adds = prod(result) * prod(kernel) // kernel[numbers.kernel_output_feature_dimension]
-    walked = prod(loop.size for loop in build.loops)
-    work = max(1, multiply_adds // walked)
-    return replace(build.rule(dims[:2], dims[2:]), is_contraction=True, work=work, coarse=tuple(shared_out))
+    iterations = prod(loop.size for loop in build.loops)
+    work = max(1, multiply_adds // iterations)
+    return replace(build.rule(dims[:2], dims[2:]), is_contraction=True, work=work, coarse=tuple(kernel_loops))
 
 
 @replicated_lowering("stablehlo.convolution")
 @spmd_lowering("stablehlo.convolution")
 def local_convolution(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
-    """Convolves the elements that the shard's windows cover; zeros are outside of the global image and kernel."""
+    """Convolves the elements that the shard's windows cover, with zeros outside the global image and kernel."""
     image = op.operands[0]
     spaces = _spaces(op, at.global_shape(image), at.global_shape(op.operands[1]), at.global_shape(op.results[0]))
     splits = [tensor_split(dims, option) for dims in rule.operands]
     windows = [space.window for space in spaces]
-    zero = at.emit.splat(tensor([], element_of(image)), 0)
+    zero = at.builder.splat(tensor([], element_of(image)), 0)
     for index, (space, window) in enumerate(zip(spaces, windows, strict=True)):
         axes, dim = splits[0][space.dims[0]], space.dims[0]
         if not axes:
             if window.base == 1 and min(window.low, window.high) < 0 < max(window.low, window.high):
-                # XLA on CPU misreads that: negative padding on one side, positive on the other one.
-                image = at.emit.pad_along(image, dim, zero, min(window.low, 0), min(window.high, 0))
+                # XLA on CPU miscompiles negative padding on one side with positive padding on the other.
+                image = at.builder.pad_along(image, dim, zero, min(window.low, 0), min(window.high, 0))
                 windows[index] = replace(window, low=max(window.low, 0), high=max(window.high, 0))
             continue
-        places = read_places(image, dim, axes, space.reach, zero, at)
+        places = read_padded_window(image, dim, axes, space.access, zero, at)
         image = places.value
         windows[index] = replace(window, low=places.low, high=places.high, base=places.dilation)
     op.operands[0] = image
@@ -129,10 +129,10 @@ def local_convolution(op: ir.Operation, rule: ShardingRule, option: Option, at: 
 
 
 def _shrink_groups(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
-    """Each device convolves its share of the groups, which are the first loop if there are several and anything is split."""
+    """Divides the groups, which are the first loop if there are several, among the devices."""
     if not option:
         return
     for name, groups in zip(("feature", "batch"), _group_counts(op), strict=True):
         if groups > 1:
-            own = -(-groups // at.mesh.group_size(option[0]))  # the last device convolves padding, too
-            op.attributes[f"{name}_group_count"] = integer(own)
+            local_groups = -(-groups // at.mesh.group_size(option[0]))  # the last device may convolve padding
+            op.attributes[f"{name}_group_count"] = integer(local_groups)

@@ -1,4 +1,4 @@
-"""Ops that make tensors out of nothing, or out of a state: constants, iota, random bits and numbers."""
+"""Ops that create tensors: constants, iota, random bits and numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def creation(op: ir.Operation) -> ShardingRule:
 
 @spmd_lowering("stablehlo.constant", "arith.constant")
 def local_constant(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
-    """A splat is made in the shard's shape; other constants are replicated and sliced."""
+    """Gives a splat the shard's shape; replicates any other constant, to be sliced."""
     result = op.results[0]
     wanted = result_sharding(rule, option, 0, at.mesh)
     value = op.attributes["value"]
@@ -38,14 +38,14 @@ def local_constant(op: ir.Operation, rule: ShardingRule, option: Option, at: Spm
 
 @spmd_lowering("stablehlo.iota")
 def local_iota(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
-    """Counts from where the shard begins: the local iota plus the shard's offset."""
+    """Adds the shard's offset to a local iota."""
     result = op.results[0]
     wanted = result_sharding(rule, option, 0, at.mesh)
     dim = ir.IntegerAttr(op.attributes["iota_dimension"]).value
     at.define(result, wanted)
     if axes := wanted.split_axes[dim]:
-        start = at.emit.convert(at.offset(axes, shape_of(result)[dim]), element_of(result))
-        at.amend(result, lambda counted: at.emit.add(counted, start))
+        start = at.builder.convert(at.offset(axes, shape_of(result)[dim]), element_of(result))
+        at.replace_uses(result, lambda counted: at.builder.add(counted, start))
 
 
 declare("stablehlo.constant", "arith.constant", traits=(Trait.CONSTANT,))
@@ -54,7 +54,7 @@ declare("stablehlo.constant", "stablehlo.iota", traits=(Trait.FREE,))
 
 @sharding_rule_of("stablehlo.rng_bit_generator", traits=(Trait.PURE,))
 def random_bits(op: ir.Operation) -> ShardingRule:
-    """One parallel loop per dimension of the bits; the state before and after is replicated."""
+    """One parallel loop per dimension of the bits; the states are replicated."""
     build = RuleBuilder()
     bits = tuple(build.loop(size) for size in shape_of(op.results[1]))
     return build.rule([((),)], [((),), bits])
@@ -62,8 +62,7 @@ def random_bits(op: ir.Operation) -> ShardingRule:
 
 @spmd_lowering("stablehlo.rng_bit_generator")
 def local_random_bits(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
-    """Which bit comes from which count of the state depends on the algorithm, the backend and the global shape: each device makes
-    all of them and keeps its shard, so that they are the bits of the program before."""
+    """Generates all bits on every device, which keeps its shard: their order depends on algorithm, backend and global shape."""
     for result in op.results:
         at.define(result, Sharding(at.mesh.name, ((),) * len(shape_of(result))))
 
@@ -78,15 +77,15 @@ def random_numbers(op: ir.Operation) -> ShardingRule:
 @replicated_lowering("stablehlo.rng")
 @spmd_lowering("stablehlo.rng")
 def local_random_numbers(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
-    """Every device draws other numbers, and different shards should differ. Copies of one shard must not: where devices would
-    hold the same, only the first of them adds its own to a sum."""
+    """Draws on each device. Devices draw different numbers, so where several hold one shard, the first draws it, and a sum gives
+    it to the others."""
     result = op.results[0]
     wanted = result_sharding(rule, option, 0, at.mesh)
     at.define(result, wanted)
     copies = tuple(
         axis for axis, size in enumerate(at.mesh.shape) if size > 1 and axis not in wanted.used_axes and axis not in at.manual
     )
-    op.operands[2] = at.emit.constant(op.operands[2].type, dense(np.array(shape_of(result), np.int64)))
+    op.operands[2] = at.builder.constant(op.operands[2].type, dense(np.array(shape_of(result), np.int64)))
     if copies:
         partial = replace(wanted, partial_axes=copies)
-        at.amend(result, lambda drawn: at.emit.select(at.is_first(copies), drawn, 0), partial)
+        at.replace_uses(result, lambda drawn: at.builder.select(at.is_first(copies), drawn, 0), partial)

@@ -1,11 +1,11 @@
-"""Which dimensions of an op's operands and of its result belong together.
+"""Corresponding dimensions of an op's operands and result.
 
 operand_dims(%0, 1)  %0 = stablehlo.dot_general %q, %k, contracting_dims = [1] x [1]   (None, 0): all of %q, rows of %k
 operand_dims(%1, 0)  %1 = stablehlo.transpose %0, dims = [1, 0]                        (1,)
 operand_dims(%2, 0)  %2 = stablehlo.cholesky %1                                        None: no part of it is computed alone
 result_dim(%1, 0, 1) the transpose's operand 0, dimension 1                            0
 
-A sharding rule (`ops/rule.py`) says the same of shards, for every op, and leaves out dimensions of size 1.
+A sharding rule (`ops/rule.py`) states the same for shards, for every op, and leaves out dimensions of size 1.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ BROADCAST, RESHAPE, TRANSPOSE = (f"stablehlo.{name}" for name in ("broadcast_in_
 _CONCATENATE, _IOTA, REDUCE, SLICE = (f"stablehlo.{name}" for name in ("concatenate", "iota", "reduce", "slice"))
 
 OperandDims = tuple["int | None", ...]
-"""For each operand the dimension of which a block is read; None where all of it is."""
+"""Per operand, the dimension of which a block is read; None if all of it is read."""
 
 
 def operand_dims(op: ir.Operation, dim: int) -> OperandDims | None:
-    """The dimension of each operand of which a block along dimension `dim` of the result reads a block; None where `op` cannot be
-    computed block by block."""
+    """Per operand, the dimension of which computing a block along dimension `dim` of the result reads a block; None if `op`
+    cannot be computed block by block."""
     if len(op.results) != 1 or (op.regions and op.name != REDUCE):
         return None
     if (rule := _OPERAND_DIMS.get(op.name)) is not None:
@@ -40,7 +40,7 @@ def operand_dims(op: ir.Operation, dim: int) -> OperandDims | None:
 
 
 def result_dim(op: ir.Operation, operand: int, dim: int) -> int | None:
-    """The dimension of the result whose blocks read those of an operand along `dim`; None where there is none."""
+    """The dimension of the result whose blocks read blocks of an operand along `dim`; None if there is none."""
     if len(op.results) != 1:
         return None
     for number in range(len(shape_of(op.results[0]))):
@@ -50,25 +50,26 @@ def result_dim(op: ir.Operation, operand: int, dim: int) -> int | None:
     return None
 
 
-def result_dim_of_pieces(op: ir.Operation, dim: int, count: int) -> int | None:
-    """The dimension of the result whose `count` equal pieces `op` computes from those of its operands along `dim`; None where
-    there is none. Operands that do not have `dim` are scalars."""
+def result_dim_of_blocks(op: ir.Operation, dim: int, count: int) -> int | None:
+    """The dimension of the result whose `count` equal blocks `op` computes from the blocks of its operands along `dim`; None if
+    there is none. Operands without `dim` are scalars."""
     rule = _RESULT_DIM_OF_PIECES.get(op.name)
     return None if rule is None else rule(op, dim, count)
 
 
 def reshaped_dim(before: list[int], after: list[int], dim: int, count: int) -> int | None:
-    """The dimension of shape `after` whose `count` equal pieces hold the elements of dimension `dim`'s of shape `before`."""
+    """The dimension of shape `after` whose `count` equal blocks hold the elements of those of dimension `dim` of shape
+    `before`."""
     outer = prod(before[:dim])
     return next((to for to, size in enumerate(after) if prod(after[:to]) == outer and size % count == 0), None)
 
 
-def varies(value: ir.Value, dim: int) -> bool:
-    """Whether `value` may differ between two indices of `dim`, by the operations that compute it."""
-    seen = {(value, dim)}
-    waiting = [(value, dim)]
-    while waiting:
-        value, dim = waiting.pop()
+def varies_along(value: ir.Value, dim: int) -> bool:
+    """True if elements of `value` at different indices of `dim` may differ."""
+    visited = {(value, dim)}
+    worklist = [(value, dim)]
+    while worklist:
+        value, dim = worklist.pop()
         if is_argument(value):
             return True
         op = op_of(value)
@@ -76,18 +77,18 @@ def varies(value: ir.Value, dim: int) -> bool:
         if dims is None or (op.name == _IOTA and ir.IntegerAttr(op.attributes["iota_dimension"]).value == dim):
             return True
         sources = {(operand, number) for operand, number in zip(op.operands, dims, strict=bool(dims)) if number is not None}
-        waiting += sources - seen
-        seen |= sources
+        worklist += sources - visited
+        visited |= sources
     return False
 
 
 def _of_elementwise(op: ir.Operation, dim: int) -> OperandDims | None:
     rank, ranks = len(shape_of(op.results[0])), [len(shape_of(operand)) for operand in op.operands]
-    return tuple(dim if each else None for each in ranks) if set(ranks) <= {0, rank} else None
+    return tuple(dim if operand_rank else None for operand_rank in ranks) if set(ranks) <= {0, rank} else None
 
 
 def _of_broadcast(op: ir.Operation, dim: int) -> OperandDims:
-    """A dimension that is repeated reads all of the operand."""
+    """A broadcast dimension reads all of the operand."""
     placed = list(integers(op.attributes["broadcast_dimensions"]))
     if dim not in placed or shape_of(op.operands[0])[placed.index(dim)] != shape_of(op.results[0])[dim]:
         return (None,)
@@ -99,11 +100,11 @@ def _of_transpose(op: ir.Operation, dim: int) -> OperandDims:
 
 
 def _of_reshape(op: ir.Operation, dim: int) -> OperandDims | None:
-    """A dimension that the reshape keeps, of more than one index."""
-    shape, other = shape_of(op.results[0]), shape_of(op.operands[0])
+    """A dimension of several indices that the reshape keeps."""
+    shape, operand_shape = shape_of(op.results[0]), shape_of(op.operands[0])
     outer = prod(shape[:dim])
-    for number, size in enumerate(other):
-        if size == shape[dim] and size != 1 and prod(other[:number]) == outer:
+    for number, size in enumerate(operand_shape):
+        if size == shape[dim] and size != 1 and prod(operand_shape[:number]) == outer:
             return (number,)
     return None
 
@@ -123,12 +124,12 @@ def _of_dot(op: ir.Operation, dim: int) -> OperandDims:
 
 
 def _of_reduce(op: ir.Operation, dim: int) -> OperandDims | None:
-    """Of a sum or the like of one operand over other dimensions."""
+    """A reduction of one operand by a known op keeps the other dimensions."""
     if not body_kind(op):
         return None
     reduced = integers(op.attributes["dimensions"])
-    kept = [number for number in range(len(shape_of(op.operands[0]))) if number not in reduced]
-    return kept[dim], None
+    kept_dims = [number for number in range(len(shape_of(op.operands[0]))) if number not in reduced]
+    return kept_dims[dim], None
 
 
 _OPERAND_DIMS: dict[str, Callable[[ir.Operation, int], OperandDims | None]] = {
@@ -153,7 +154,7 @@ def _transposed_dim(op: ir.Operation, dim: int, count: int) -> int | None:
 
 
 def _sliced_dim(op: ir.Operation, dim: int, count: int) -> int | None:
-    """A slice that takes as much of every piece: all of it, or one of every so many elements from its beginning on."""
+    """A slice that takes equally much of every block: all of it, or a strided part from its beginning."""
     piece, size = shape_of(op.operands[0])[dim] // count, shape_of(op.results[0])[dim]
     start, stride = (integers(op.attributes[name])[dim] for name in ("start_indices", "strides"))
     return dim if start < stride and piece % stride == 0 and size == count * piece // stride else None
@@ -165,7 +166,7 @@ def _unreduced_dim(op: ir.Operation, dim: int, count: int) -> int | None:
 
 
 def _broadcast_dim(op: ir.Operation, dim: int, count: int) -> int | None:
-    """A dimension of several pieces is larger than one, and not repeated."""
+    """A dimension of several blocks is not broadcast, because its size is larger than 1."""
     return integers(op.attributes["broadcast_dimensions"])[dim]
 
 
@@ -182,5 +183,5 @@ _RESULT_DIM_OF_PIECES: dict[str, Callable[[ir.Operation, int, int], int | None]]
     RESHAPE: _reshaped_dim,
 }
 
-COMPUTED_BY_PIECES = frozenset(_RESULT_DIM_OF_PIECES)
-"""Ops that `result_dim_of_pieces` knows."""
+BLOCKWISE = frozenset(_RESULT_DIM_OF_PIECES)
+"""Ops that `result_dim_of_blocks` supports."""

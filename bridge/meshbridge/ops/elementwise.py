@@ -206,7 +206,7 @@ declare(*_named("stablehlo", "negate real imag"), "chlo.conj", "arith.negf", tra
 declare(*_named("stablehlo", "add subtract complex"), *_named("arith", "addf addi subf subi"), traits=(), linear=(0, 1))
 declare("stablehlo.select", "arith.select", traits=(), linear=(1, 2))
 declare("stablehlo.multiply", "arith.mulf", "arith.muli", traits=(), multilinear=(0, 1))
-declare("stablehlo.divide", "arith.divf", traits=(), multilinear=(0,))  # of integers it rounds: who asks looks at the type
+declare("stablehlo.divide", "arith.divf", traits=(), multilinear=(0,))  # integer division rounds: callers check the type
 declare(
     *_named("stablehlo", "atan2 cbrt cosine divide exponential exponential_minus_one log log_plus_one logistic power remainder"),
     *_named("stablehlo", "rsqrt sine sqrt tan tanh"),
@@ -228,7 +228,7 @@ declare(
 
 @sharding_rule_of("stablehlo.optimization_barrier", traits=(Trait.ALIASING, Trait.FORWARDING))
 def barrier(op: ir.Operation) -> ShardingRule:
-    """Each operand passes to its result; operands have nothing to do with each other."""
+    """Each operand passes through to its result. Operands share no loops."""
     build = RuleBuilder()
     dims = [tuple(build.loop(size) for size in shape_of(value)) for value in op.operands]
     return build.rule(dims, dims)
@@ -236,7 +236,7 @@ def barrier(op: ir.Operation) -> ShardingRule:
 
 @sharding_rule_of("stablehlo.bitcast_convert", traits=(Trait.PURE, Trait.ALIASING))
 def bitcast_convert(op: ir.Operation) -> ShardingRule:
-    """The dimensions that both sides have; the parts of one element, a dimension more on the narrower side, stay together."""
+    """Both sides share loops; the extra dimension of the narrower type, the parts of one element, has none."""
     source, result = shape_of(op.operands[0]), shape_of(op.results[0])
     build = RuleBuilder()
     dims = tuple(build.loop(size) for size in source[: min(len(source), len(result))])

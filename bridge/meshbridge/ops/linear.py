@@ -1,4 +1,4 @@
-"""Which ops commute with a sum over shards, so that a partial operand may stay partial through them."""
+"""Ops that commute with a sum over shards, so that a partial operand may stay partial through them."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from meshbridge.ops.traits import linear_operands
 UNARY = frozenset(
     f"stablehlo.{name}" for name in ["negate", "transpose", "reshape", "slice", "reverse", "reduce", "real", "imag"]
 )
-"""Linear in their first operand, the only one that may be partial (reduce: if its body is `add`)."""
+"""Ops that are linear in their first operand, the only one that may be partial; `reduce` only if its body is `add`."""
 
 SCALE = {"stablehlo.multiply": (0, 1), "stablehlo.divide": (0,)}
-"""Linear in one operand, which may be any of those numbers, if the other one is not partial; a division of integers is none."""
+"""By op, the operands that may be partial if the other one is not; a division of integers has none."""
 
 ADD = frozenset(("stablehlo.add", "stablehlo.subtract"))
-"""Sums over the same shards on both sides make one such sum."""
+"""Ops on two sums over the same shards, whose result is such a sum."""
 
 
 WIDER = {"f16": ("f32", "f64"), "bf16": ("f32", "f64"), "f32": ("f64",)}
-"""Floating-point types by the one whose numbers they hold all."""
+"""By floating-point type, the wider types that represent all its numbers."""
 
 LINEAR = UNARY | SCALE.keys() | ADD
-"""Those that pass partial operands on wherever that sends no more."""
+"""Ops that pass partial operands on if that sends no more."""
 
 
 def carried_axes(op: ir.Operation, rule: ShardingRule, partial: Sequence[Axes]) -> Axes:
-    """The axes over which the op's result stays a partial sum, given those of its operands; () if it needs them reduced."""
+    """The axes over which the op's result stays partial, given those of its operands; () if they must be all-reduced."""
     if not any(partial):
         return ()
     name = op.name
@@ -53,9 +53,9 @@ def carried_axes(op: ir.Operation, rule: ShardingRule, partial: Sequence[Axes]) 
 
 
 def termwise_operands(op: ir.Operation) -> tuple[int, ...]:
-    """The operands that an op takes as terms of sums over shards where the user says that operand and result are such sums.
+    """The operands that an op takes as terms of sums over shards if the user declares operand and result to be such sums.
 
-    A conversion and `reduce_precision` round each term: that is what JAX's types say of them.
+    This includes `convert` and `reduce_precision`, which round each term, because JAX's types say so.
     """
     if op.name == "stablehlo.convert" and not _rounds_to_integers(op):
         return (0,)
@@ -65,12 +65,12 @@ def termwise_operands(op: ir.Operation) -> tuple[int, ...]:
 
 
 def _rounds_to_integers(op: ir.Operation) -> bool:
-    given, made = (element_of(value.type) for value in (op.operands[0], op.results[0]))
-    return is_integer(made) and (not is_integer(given) or ir.IntegerType(made).width == 1)
+    source, target = (element_of(value.type) for value in (op.operands[0], op.results[0]))
+    return is_integer(target) and (not is_integer(source) or ir.IntegerType(target).width == 1)
 
 
 def is_reshape(op: ir.Operation) -> bool:
-    """Whether the op gives what it is given, in order, in another shape."""
+    """True if the op returns the operand's elements in order, in another shape."""
     if op.name == "stablehlo.reshape":
         return True
     if op.name != "stablehlo.broadcast_in_dim" or prod(shape_of(op.results[0].type)) != prod(shape_of(op.operands[0].type)):
@@ -80,16 +80,18 @@ def is_reshape(op: ir.Operation) -> bool:
 
 
 def is_widening(op: ir.Operation) -> bool:
-    """Whether the op writes numbers in a floating-point type that holds all of them: a sum is rounded less behind it."""
+    """True if the op converts to a wider floating-point type, so that a sum after it is rounded less."""
     if op.name != "stablehlo.convert":
         return False
-    given, made = (element_of(value.type) for value in (op.operands[0], op.results[0]))
-    return str(made) in WIDER.get(str(given), ())
+    source, target = (element_of(value.type) for value in (op.operands[0], op.results[0]))
+    return str(target) in WIDER.get(str(source), ())
 
 
-def writes_rows(write: ir.Operation, stack: ir.Value) -> bool:
-    """Whether `write` puts one row after the other into `stack`, each whole."""
+def fills_rows(write: ir.Operation, stack: ir.Value) -> bool:
+    """True if `write` fills `stack` row by row, one whole row at a time."""
     if write.name != "stablehlo.dynamic_update_slice" or write.operands[0] != stack:
         return False
-    whole, row = shape_of(stack.type), shape_of(write.operands[1].type)
-    return len(whole) > 0 and [*row] == [1, *whole[1:]] and all(is_splat(start, 0) for start in list(write.operands)[3:])
+    stack_shape, row = shape_of(stack.type), shape_of(write.operands[1].type)
+    return (
+        len(stack_shape) > 0 and [*row] == [1, *stack_shape[1:]] and all(is_splat(start, 0) for start in list(write.operands)[3:])
+    )

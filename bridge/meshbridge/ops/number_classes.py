@@ -1,11 +1,11 @@
-"""Which of NaN, infinities, zero, negative and positive numbers a value may hold, by the operations that compute it.
+"""Which of NaN, infinities, zero, negative and positive numbers a value may hold.
 
 class_of(%0)  %0 = stablehlo.exponential %x                            ZERO | POSITIVE | INFINITY | NAN
 class_of(%1)  %1 = stablehlo.multiply %x, %x                           the same: a square is not negative
 class_of(%2)  %2 = stablehlo.rsqrt (%1 + 1.0e-6)                       ZERO | POSITIVE | NAN: never infinite
 class_of(%3)  %3 = sum along keys of exponential (%x - its maximum)    POSITIVE | NAN: one term is exp(0)
 
-A rewrite that moves an operation past a sum, a select or a collective holds on finite numbers. This module says whether the
+A rewrite that moves an operation past a sum, a select or a collective is valid for finite numbers. This module says whether
 others can occur.
 """
 
@@ -51,7 +51,7 @@ ANY = ~NumberClass(0)
 FINITE = ANY & ~NAN & ~INFINITE
 
 _LIMIT = 64
-"""How many operations are followed for one value: a bound on time. A normalisation has about ten."""
+"""The most operations that are followed for one value, to bound the time. A normalization has about ten."""
 
 _TINY, _HUGE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 _SAMPLES: dict[NumberClass, tuple[float, ...]] = {
@@ -62,8 +62,8 @@ _SAMPLES: dict[NumberClass, tuple[float, ...]] = {
     NumberClass.POSITIVE: (_TINY, 0.5, 1.0, 100.0, _HUGE),
     NumberClass.INFINITY: (np.inf,),
 }
-"""Numbers of each class, its smallest and largest among them, so that over- and underflow are seen. -0 is counted as 0: what a
-program does with its sign is not followed, and a division by zero may give either infinity."""
+"""Samples of each class, with its smallest and largest numbers, so that overflow and underflow are seen. -0 counts as 0: signs of
+zeros are not followed, and a division by zero may give either infinity."""
 
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "stablehlo.abs": np.abs,
@@ -84,25 +84,25 @@ _EXP, _SUBTRACT, _SELECT, _CONVERT, _DIVIDE = (
     f"stablehlo.{name}" for name in ("exponential", "subtract", "select", "convert", "divide")
 )
 _VIEWS = (BROADCAST, RESHAPE, TRANSPOSE)
-_REARRANGING = frozenset((*_VIEWS, SLICE, *(each.OPERATION_NAME for each in (AllGatherOp, AllSliceOp, AllToAllOp))))
+_REARRANGING = frozenset((*_VIEWS, SLICE, *(view.OPERATION_NAME for view in (AllGatherOp, AllSliceOp, AllToAllOp))))
 _MIRRORED = {"EQ": "EQ", "NE": "NE", "LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE"}
 
 
 def class_of(value: ir.Value) -> NumberClass:
-    """The classes of numbers that elements of `value` may be of. Sums of finite numbers are taken to be finite or of one sign:
-    what depends on the order of additions is not followed."""
+    """The classes of the elements of `value`. Sums of finite numbers count as finite or of one sign: the order of additions is
+    not followed."""
     return _Classes().of(value)
 
 
 class _Classes:
-    """The classes of the values that one value is computed of."""
+    """The classes of the values that one value is computed from."""
 
     def __init__(self) -> None:
         self.known: dict[ir.Value, NumberClass] = {}
 
     def of(self, value: ir.Value) -> NumberClass:
         if value not in self.known:
-            self.known[value] = _unknown(value)  # while it is sought, and where the limit is reached
+            self.known[value] = _unknown(value)  # during the computation, and beyond the limit
             if len(self.known) <= _LIMIT:
                 self.known[value] = self._computed(value) & _unknown(value)
         return self.known[value]
@@ -140,9 +140,9 @@ class _Classes:
         return (float(constant.number),) if isinstance(constant, Splat) else _samples(self.of(value))
 
     def _converted(self, op: ir.Operation) -> NumberClass:
-        given, result = (element_of(each) for each in (op.operands[0], op.results[0]))
+        source, result = (element_of(value) for value in (op.operands[0], op.results[0]))
         classes = self.of(op.operands[0])
-        if given == result or not isinstance(given, ir.FloatType) or str(result) in WIDER.get(str(given), ()):
+        if source == result or not isinstance(source, ir.FloatType) or str(result) in WIDER.get(str(source), ()):
             return classes
         lost = NumberClass(0) if _keeps_range(op) else ZERO
         for finite, infinite in ((NumberClass.NEGATIVE, NumberClass.NEGATIVE_INFINITY), (NumberClass.POSITIVE, INFINITY)):
@@ -154,7 +154,7 @@ class _Classes:
         return self._where(condition, on_true, holds=True) | self._where(condition, on_false, holds=False)
 
     def _where(self, condition: ir.Value, value: ir.Value, *, holds: bool) -> NumberClass:
-        """Of `value`, where a condition holds or does not; a comparison of the value with a number excludes some."""
+        """The classes of `value` where `condition` equals `holds`; a comparison of `value` with a constant excludes some."""
         classes = self.of(value)
         op = defining_op(condition)
         if op is None or value not in list(op.operands):
@@ -162,16 +162,18 @@ class _Classes:
         if op.name == "stablehlo.is_finite":
             return classes & (FINITE if holds else ~FINITE)
         side = list(op.operands).index(value)
-        other = known(op.operands[1 - side])
-        if op.name != "stablehlo.compare" or not isinstance(other, Splat):
+        constant = known(op.operands[1 - side])
+        if op.name != "stablehlo.compare" or not isinstance(constant, Splat):
             return classes
         direction = comparison_direction(op)
-        compare, bound = COMPARISONS[_MIRRORED[direction] if side else direction], np.float32(other.number)
-        kept = NumberClass(0)
-        for each in classes:
-            samples = np.asarray([*_samples(each), *([bound] if _classes(np.asarray(bound)) == each else [])], np.float32)
-            kept |= each if np.any(compare(samples, np.asarray(bound)) == holds) else NumberClass(0)
-        return kept
+        compare, bound = COMPARISONS[_MIRRORED[direction] if side else direction], np.float32(constant.number)
+        possible = NumberClass(0)
+        for number_class in classes:
+            samples = np.asarray(
+                [*_samples(number_class), *([bound] if _classes(np.asarray(bound)) == number_class else [])], np.float32
+            )
+            possible |= number_class if np.any(compare(samples, np.asarray(bound)) == holds) else NumberClass(0)
+        return possible
 
     def _reduced(self, op: ir.Operation) -> NumberClass:
         kind = CollectiveOpView(op).reduction if op.name == AllReduceOp.OPERATION_NAME else body_kind(op)
@@ -187,7 +189,7 @@ class _Classes:
 
 
 def _has_largest_term(total: ir.Operation) -> bool:
-    """Whether the sum `total` has a term exp(x - m) for each x, m the largest of them: one is exp(0), or all are NaN."""
+    """True if the sum `total` has a term exp(x - m) for each x, with m their maximum: one term is exp(0), or all are NaN."""
     added = _Reduction.of(total.results[0], "sum")
     exponential = None if added is None else _producer(added.op.operands[0], _CONVERT)
     difference = None if exponential is None or exponential.name != _EXP else _producer(exponential.operands[0])
@@ -204,17 +206,17 @@ def _has_largest_term(total: ir.Operation) -> bool:
 
 @dataclass(frozen=True)
 class _Reduction:
-    """A `reduce`, whose result may be reduced over devices too."""
+    """A `reduce`, perhaps followed by an all-reduce."""
 
     op: ir.Operation
     dims: tuple[int, ...]
     devices: object
-    "The mesh and the axes of the reduction over devices; None where there is none."
+    "The mesh and the axes of the all-reduce; None if there is none."
 
     @staticmethod
     def of(value: ir.Value, kind: str) -> _Reduction | None:
-        """The one of that kind that `value` shows, perhaps in another shape."""
-        passed = (*_VIEWS, _CONVERT) if kind == "sum" else _VIEWS  # a largest number that is rounded is another number
+        """The reduction of that kind that `value` is a view of."""
+        passed = (*_VIEWS, _CONVERT) if kind == "sum" else _VIEWS  # rounding changes a maximum
         op, devices = _producer(value, *passed), None
         if op is not None and op.name == AllReduceOp.OPERATION_NAME and CollectiveOpView(op).reduction == kind:
             devices = CollectiveOpView(op).mesh, frozenset(CollectiveOpView(op).mesh_axes)
@@ -224,26 +226,26 @@ class _Reduction:
         return _Reduction(op, tuple(sorted(integers(op.attributes["dimensions"]))), devices)
 
     def is_shown_by_rows(self, value: ir.Value) -> bool:
-        """Whether `value`, in the shape of what is reduced, shows for each element what its row is reduced to."""
+        """True if `value`, in the shape of the reduced operand, holds the reduction of its row at every element."""
         shape = shape_of(self.op.operands[0])
-        kept = [dim for dim in range(len(shape)) if dim not in self.dims]
+        kept_dims = [dim for dim in range(len(shape)) if dim not in self.dims]
         return shape_of(value) == shape and all(
-            self._read(value, dim) == number for number, dim in enumerate(kept) if shape[dim] != 1
+            self._read(value, dim) == number for number, dim in enumerate(kept_dims) if shape[dim] != 1
         )
 
     def _read(self, value: ir.Value, dim: int | None) -> int | None:
-        """The dimension of the result of `op` that `value` shows as dimension `dim`."""
+        """The dimension of the result of `op` that dimension `dim` of `value` corresponds to."""
         while value != self.op.results[0] and dim is not None:
             op = op_of(value)
             shown = _shown(op, (*_VIEWS, _CONVERT, AllReduceOp.OPERATION_NAME))
             assert shown is not None
-            along = operand_dims(op, dim) if op.name in _VIEWS else (dim,)  # of a reduction over devices, a maximum, a conversion
+            along = operand_dims(op, dim) if op.name in _VIEWS else (dim,)  # other viewed ops keep dimensions
             value, dim = shown, along[0] if along else None
         return dim
 
 
 def _producer(value: ir.Value, *passed: str) -> ir.Operation | None:
-    """The operation that computes `value`, before operations of the names `passed`."""
+    """The operation that computes `value`, looking through operations of the names `passed`."""
     while not is_argument(value):
         op = op_of(value)
         shown = _shown(op, passed)
@@ -254,19 +256,19 @@ def _producer(value: ir.Value, *passed: str) -> ir.Operation | None:
 
 
 def _shown(op: ir.Operation, passed: Sequence[str]) -> ir.Value | None:
-    """The operand that `op` shows: the first of those named `passed`; of a maximum, what is compared with -inf."""
+    """The operand that `op` returns: the first one if its name is in `passed`; the other operand of a maximum with -inf."""
     if op.name in passed and (op.name != _CONVERT or _keeps_range(op)):
-        first: ir.Value = op.operands[0]
-        return first
+        operand: ir.Value = op.operands[0]
+        return operand
     if op.name == "stablehlo.maximum":
-        for operand, other in (op.operands, reversed(list(op.operands))):
-            if is_splat(other, -inf):
+        for operand, bound in (op.operands, reversed(list(op.operands))):
+            if is_splat(bound, -inf):
                 return operand
     return None
 
 
 def _unknown(value: ir.Value) -> NumberClass:
-    """What the element type alone allows."""
+    """The classes that the element type allows."""
     element = element_of(value)
     if isinstance(element, ir.IntegerType):
         unsigned = element.is_unsigned or element.width == 1
@@ -276,31 +278,31 @@ def _unknown(value: ir.Value) -> NumberClass:
 
 @lru_cache(maxsize=1 << 12)
 def _samples(classes: NumberClass) -> tuple[float, ...]:
-    return tuple(number for each in classes for number in _SAMPLES[each])
+    return tuple(number for number_class in classes for number in _SAMPLES[number_class])
 
 
 def _applied(name: str, *operands: NumberClass) -> NumberClass:
-    """What an elementwise operation gives of all numbers of these classes."""
+    """The classes of the results of an elementwise operation on numbers of these classes."""
     return _of_all(name, *map(_samples, operands))
 
 
 @lru_cache(maxsize=1 << 12)
 def _of_all(name: str, *operands: tuple[float, ...]) -> NumberClass:
-    """What an elementwise operation gives of each number for the first operand, with each for the second."""
-    return _classes(_call(name, *np.meshgrid(*(np.asarray(each, np.float32) for each in operands), indexing="ij")))
+    """The classes of the results of an elementwise operation on every combination of these numbers."""
+    return _classes(_call(name, *np.meshgrid(*(np.asarray(numbers, np.float32) for numbers in operands), indexing="ij")))
 
 
 def _call(name: str, *operands: Any) -> Array:
     with np.errstate(all="ignore"):
-        return np.asarray(_FUNCTIONS[name](*(np.asarray(each, np.float32) for each in operands)))
+        return np.asarray(_FUNCTIONS[name](*(np.asarray(numbers, np.float32) for numbers in operands)))
 
 
 @lru_cache(maxsize=1 << 12)
 def _summed(terms: NumberClass) -> NumberClass:
-    """What sums of one term or more may be."""
+    """The classes of sums of one or more terms."""
     classes = terms
-    while (more := classes | _applied("stablehlo.add", classes, terms)) != classes:
-        classes = more
+    while (wider := classes | _applied("stablehlo.add", classes, terms)) != classes:
+        classes = wider
     return classes
 
 
@@ -314,17 +316,17 @@ def _classes(numbers: Array) -> NumberClass:
         (INFINITY, np.isposinf(numbers)),
     )
     classes = NumberClass(0)
-    for each, holds in tests:
-        classes |= each if np.any(holds) else NumberClass(0)
+    for number_class, holds in tests:
+        classes |= number_class if np.any(holds) else NumberClass(0)
     return classes
 
 
 def scales_exactly(op: ir.Operation, factor: ir.Value, *, masked: bool) -> bool:
-    """Whether `op`, a multiplication or division by `factor`, gives the same numbers after a sum as before it: NaN and infinities
-    too. `masked`: what it gives may be replaced by zeros before it is added up.
+    """True if scaling by `factor` with `op`, a multiplication or division, after a sum gives the same numbers as before it, NaN
+    and infinities included. `masked`: scaled terms may be replaced by zeros before the sum.
 
-    An infinite factor, or a divisor of zero, gives terms of both signs, which add up to NaN, where the sum of finite terms gives
-    an infinity. Of masked terms there may be none: their sum is zero, and NaN once it is scaled by NaN or an infinity.
+    An infinite factor, or a divisor of zero, gives terms of both signs, whose sum is NaN, while the sum of finite terms scales to
+    an infinity. If all terms are masked, their sum is zero, which NaN or an infinity scales to NaN.
     """
     wrong = ZERO if op.name == _DIVIDE else INFINITE
     if masked:
@@ -333,21 +335,21 @@ def scales_exactly(op: ir.Operation, factor: ir.Value, *, masked: bool) -> bool:
 
 
 def _keeps_range(op: ir.Operation) -> bool:
-    """Whether a conversion gives zero for zero alone."""
-    given, result = (str(element_of(each)) for each in (op.operands[0], op.results[0]))
-    return result in WIDER.get(given, ()) or (given, result) == ("f32", "bf16")
+    """True if a conversion returns zero only for zero."""
+    source, result = (str(element_of(value)) for value in (op.operands[0], op.results[0]))
+    return result in WIDER.get(source, ()) or (source, result) == ("f32", "bf16")
 
 
 def _unconverted(value: ir.Value) -> ir.Value:
-    """What `value` is converted from, if that has zeros where it has."""
+    """The operand of the conversion that computes `value`, if that has the same zeros."""
     while not is_argument(value) and op_of(value).name == _CONVERT and _keeps_range(op_of(value)):
         value = op_of(value).operands[0]
     return value
 
 
 def _is_total_of(terms: ir.Value, total: ir.Value) -> bool:
-    """Whether `total` is the sum of the magnitudes of `terms`, which are zero where it is: 0 / 0 is NaN for each term, and for
-    their sum."""
+    """True if `total` is the sum of the magnitudes of `terms`. All terms are zero where it is, so that 0 / 0 is NaN for each term
+    and for their sum."""
     reduction = _Reduction.of(total, "sum")
     if reduction is None or not reduction.is_shown_by_rows(total):
         return False

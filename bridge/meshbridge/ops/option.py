@@ -1,7 +1,7 @@
-"""Sharding options: which mesh axes each loop of an op is split along, and what that means for its tensors.
+"""Sharding options: the mesh axes that split each loop of an op, and the shardings that they imply for its tensors.
 
-The RFC's `getShardingOption` and `setShardingAnnotations` in arithmetic: `operand_split` and `result_sharding` go from an
-option to shardings, `suggested_axes` from shardings to the options worth considering.
+These are the RFC's `getShardingOption` and `setShardingAnnotations`: `needed_sharding` and `result_sharding` go from an option to
+shardings, `suggested_axes` from shardings to the options worth considering.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Candidates = tuple[tuple[Axes, ...], ...]
 
 
 def tensor_split(dims: Dims, option: Option) -> Split:
-    """How a tensor of the loops `dims` is sharded under `option`; a merged dimension is split by its major loops first."""
+    """The sharding of a tensor of the loops `dims` under `option`; a merged dimension is split by its major loops first."""
     return tuple(
         [option[loops[0]] if len(loops) == 1 else tuple([axis for loop in loops for axis in option[loop]]) for loops in dims]
     )
 
 
 def sharding_of(mesh: str, split: Split, partial: Axes = (), kind: str = "sum") -> Sharding:
-    """The sharding of these axes; one object per value, so that dictionaries compare it by identity."""
+    """The sharding of these axes. Equal shardings are one object, which dictionaries compare by identity."""
     return _sharding_of(mesh, split, partial, kind)
 
 
@@ -38,20 +38,20 @@ def _sharding_of(mesh: str, split: Split, partial: Axes, kind: str) -> Sharding:
 
 
 def needed_sharding(dims: Dims, option: Option, mesh: str, partial: Axes = ()) -> Sharding:
-    """The sharding that an operand of the loops `dims` needs under `option`; a linear op may take it as a partial sum."""
+    """The sharding that an operand of the loops `dims` needs under `option`; a linear op may take a partial sum."""
     return sharding_of(mesh, tensor_split(dims, option), partial)
 
 
 @lru_cache(maxsize=1 << 16)
 def with_split(sharding: Sharding, split: Split) -> Sharding:
-    """A sharding with other splits; one object per value, too."""
+    """A sharding with other splits. Equal shardings are one object."""
     if sharding.is_plain:
         return sharding_of(sharding.mesh, split, sharding.partial_axes, sharding.partial_kind)
     return replace(sharding, split_axes=split)
 
 
 def with_partial(sharding: Sharding, passed: Axes) -> Sharding:
-    """What an op computes, or takes, as plain `sharding` of a value that is partial along the axes `passed` beside that."""
+    """`sharding`, with the axes `passed` added to the partial ones."""
     if not passed:
         return sharding
     partial = tuple(sorted({*sharding.partial_axes, *passed}))
@@ -61,29 +61,33 @@ def with_partial(sharding: Sharding, passed: Axes) -> Sharding:
 def axes_by_loop(loops: tuple[int, ...], axes: Axes, rule: ShardingRule, mesh: Mesh) -> dict[int, Axes]:
     """Distributes the axes of one dimension over the loops along it.
 
-    A minor loop can be split only once every loop major to it is split down to size 1; axes that do not fit evenly into one of
-    several loops are left out. A dimension of one loop takes them all, the last shards padded.
+    A loop can be split only if every more major loop is split down to size 1; axes that do not divide one of several loops are
+    left out. A single loop takes all axes, and its last shards are padded.
     """
     if len(loops) == 1:
         return {loops[0]: axes}
-    taken: dict[int, Axes] = {}
+    by_loop: dict[int, Axes] = {}
     remaining = list(axes)
     for loop in loops:
-        left = rule.loops[loop].size
-        while remaining and left % mesh.shape[remaining[0]] == 0:
-            left //= mesh.shape[remaining[0]]
-            taken[loop] = (*taken.get(loop, ()), remaining.pop(0))
-        if left != 1:
+        extent = rule.loops[loop].size
+        while remaining and extent % mesh.shape[remaining[0]] == 0:
+            extent //= mesh.shape[remaining[0]]
+            by_loop[loop] = (*by_loop.get(loop, ()), remaining.pop(0))
+        if extent != 1:
             break
-    return taken
+    return by_loop
 
 
 @lru_cache(maxsize=1 << 16)
 def is_legal(rule: ShardingRule, option: Option, mesh: Mesh) -> bool:
-    """Whether there are the axes, none shards two loops or one that must not be, loops of merged dimensions are split evenly,
-    major loop first, and what the shards compute is joined in one way."""
+    """True if all axes exist, no axis splits two loops, no loop in `replicated` is split, merged dimensions are split evenly and
+    major loop first, and partial results have one reduction kind."""
     used = [axis for axes in option for axis in axes]
-    if len(set(used)) != len(used) or any(option[loop] for loop in rule.whole) or not all(0 <= axis < mesh.rank for axis in used):
+    if (
+        len(set(used)) != len(used)
+        or any(option[loop] for loop in rule.replicated)
+        or not all(0 <= axis < mesh.rank for axis in used)
+    ):
         return False
     if rule.reduces and len({loop.reduction for loop, axes in zip(rule.loops, option, strict=True) if axes} - {""}) > 1:
         return False
@@ -103,7 +107,7 @@ def _major_first(loops: tuple[int, ...], rule: ShardingRule, option: Option, mes
 
 
 def partial_axes(rule: ShardingRule, option: Option) -> tuple[Axes, str]:
-    """The axes along which what the op computes is partial under `option`, and how its terms are joined."""
+    """The axes along which the op's results are partial under `option`, and the reduction kind."""
     partial: list[int] = []
     kind = "sum"
     if rule.reduces:
@@ -115,44 +119,44 @@ def partial_axes(rule: ShardingRule, option: Option) -> tuple[Axes, str]:
 
 
 def result_sharding(rule: ShardingRule, option: Option, index: int, mesh: Mesh) -> Sharding:
-    """What the op computes for its result `index` under `option`: splits by parallel loops, partial by split reductions."""
+    """The sharding of result `index` under `option`: split by parallel loops, partial by split reductions."""
     return sharding_of(mesh.name, tensor_split(rule.results[index], option), *partial_axes(rule, option))
 
 
 def computed_sharding(rule: ShardingRule, option: Option, index: int, mesh: Mesh, carried: Axes) -> Sharding:
-    """The same for an op that takes operands as partial sums over the axes `carried` and passes them on."""
+    """The same for an op that passes operands that are partial over the axes `carried` on."""
     return with_partial(result_sharding(rule, option, index, mesh), carried)
 
 
 def suggested_axes(rule: ShardingRule, dims: Dims, split: Split, mesh: Mesh) -> Iterator[tuple[int, Axes]]:
-    """Loops, each with the axis lists that the split of one tensor of the loops `dims` suggests, and their prefixes."""
+    """Loops with the axis lists, and their prefixes, that the split of a tensor of the loops `dims` suggests."""
     for loops, axes in zip(dims, split, strict=True):
         if axes and loops:
             larger = tuple(axis for axis in axes if mesh.shape[axis] > 1)  # splitting along one device is no split
-            for loop, taken in axes_by_loop(loops, larger, rule, mesh).items():
-                for length in range(len(taken), 0, -1):
-                    yield loop, taken[:length]
+            for loop, loop_axes in axes_by_loop(loops, larger, rule, mesh).items():
+                for length in range(len(loop_axes), 0, -1):
+                    yield loop, loop_axes[:length]
 
 
 def movable_axes(rule: ShardingRule, dims: Dims, split: Split, mesh: Mesh) -> Iterator[tuple[int, Axes]]:
-    """Loops, each with an axis list that it could take over from dimensions of one tensor that must be replicated: one all-to-all
-    reshards along them, while giving them up takes an all-gather."""
+    """Loops with an axis list that includes axes of dimensions that must be replicated: one all-to-all reshards to that, while
+    replicating takes an all-gather."""
     stranded = [axis for loops, axes in zip(dims, split, strict=True) if axes and not loops for axis in axes]
     larger = tuple(axis for axis in stranded if mesh.shape[axis] > 1)
     if larger:
         for loops, axes in zip(dims, split, strict=True):
-            joined = (*axes, *larger)
+            extended = (*axes, *larger)
             if (
                 len(loops) == 1
                 and not rule.loops[loops[0]].reduction
-                and rule.loops[loops[0]].size % mesh.group_size(joined) == 0
+                and rule.loops[loops[0]].size % mesh.group_size(extended) == 0
             ):
-                yield loops[0], joined
+                yield loops[0], extended
 
 
 def loop_candidates(rule: ShardingRule, suggestions: Iterable[tuple[int, Axes]]) -> Candidates:
-    """Per loop, the axis lists that are suggested for it, each once, always with () last."""
-    found: list[dict[Axes, None]] = [{} for _ in rule.loops]
+    """Per loop, the distinct suggested axis lists, always with () last."""
+    candidates: list[dict[Axes, None]] = [{} for _ in rule.loops]
     for loop, axes in suggestions:
-        found[loop][axes] = None
-    return tuple([(*axes, ()) for axes in found])
+        candidates[loop][axes] = None
+    return tuple([(*axes, ()) for axes in candidates])

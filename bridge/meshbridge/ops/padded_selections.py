@@ -1,4 +1,4 @@
-"""The gradient of pooling on a padded operand, as one op: a composite that says in StableHLO what it does.
+"""The gradient of pooling on a padded operand as one op, a composite with a StableHLO body.
 
     %r = stablehlo.composite "meshbridge.padded_selection" %x, %source, %initial {decomposition = @padded_selection}
     func.func private @padded_selection(%x, %source, %initial) {
@@ -8,8 +8,8 @@
       %2 = stablehlo.slice %1 [0:8]
       return %2 }
 
-The padded tensor has another size than the operand and is sharded otherwise; no other op reads it. A `select_and_scatter` with
-padding of its own says something else: a window never selects that, and so selects an element where the pad would have won.
+The padded tensor is internal to the op, so its size does not constrain shardings. A `select_and_scatter` with padding differs: a
+window never selects padding, even where the pad would have won.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from meshbridge.ir.mlir import COMPOSITE, ir
 from meshbridge.ops.composites import COMPOSITES, composite_body
 from meshbridge.ops.option import Option
 from meshbridge.ops.rule import ShardingRule, shape_of
-from meshbridge.ops.selections import scattered_shard, selected_kind, selection_nest, split_windows
+from meshbridge.ops.selections import scattered_shard, selected_kind, selection_rule, split_windows
 from meshbridge.ops.spmd import SpmdProgram, replace_result
 from meshbridge.ops.window_attributes import WindowDim, window_dims
 
 NAME = "meshbridge.padded_selection"
-"""What the composite is called."""
+"""The name of the composite."""
 
 SYMBOL = "padded_selection"
-"""What its body is called, with a number where there are several."""
+"""The name of its body, to which a number is appended if there are several."""
 
 
 @dataclass(frozen=True)
 class PaddedSelection:
-    """The padding of each dimension, and the `select_and_scatter` that stands in the body."""
+    """The padding of each dimension, and the `select_and_scatter` of the body."""
 
     low: tuple[int, ...]
     high: tuple[int, ...]
@@ -45,14 +45,14 @@ class PaddedSelection:
 
     @classmethod
     def of(cls, op: ir.Operation) -> PaddedSelection:
-        """What a composite of this name does."""
+        """Reads the body of a composite of this name."""
         inside = {view.operation.name: view.operation for view in composite_body(op).regions[0].blocks[0].operations}
         low, high = (integers(inside["stablehlo.pad"].attributes[f"edge_padding_{end}"]) for end in ("low", "high"))
         return cls(low, high, inside["stablehlo.select_and_scatter"])
 
     @property
     def windows(self) -> list[WindowDim]:
-        """The windows, on the operand without its padding."""
+        """The windows, on the operand without padding."""
         windows = zip(window_dims(self.selection), self.low, self.high, strict=True)
         return [replace(window, low=low, high=high) for window, low, high in windows]
 
@@ -60,10 +60,10 @@ class PaddedSelection:
 def make_body(
     module: ir.Module, selection: ir.Operation, operand: ir.Type, low: Sequence[int], high: Sequence[int]
 ) -> ir.Operation:
-    """A function that pads, selects and scatters as `selection` does, and slices the padding off; its operand is of type
+    """Builds a function that pads, selects and scatters as `selection` does, and slices the padding off. Its operand has type
     `operand`.
 
-    `selection` has no padding of its own, and its body is a plain comparison.
+    `selection` has no padding, and its body is a plain comparison.
     """
     types = [operand, selection.operands[1].type, selection.operands[2].type]
     attributes = {
@@ -71,16 +71,16 @@ def make_body(
         "sym_visibility": ir.StringAttr.get("private"),
         "function_type": ir.TypeAttr.get(ir.FunctionType.get(types, [operand])),
     }
-    place = ir.InsertionPoint(module.body)
-    function = ir.Operation.create("func.func", [], [], attributes, regions=1, loc=selection.location, ip=place)
+    insertion_point = ir.InsertionPoint(module.body)
+    function = ir.Operation.create("func.func", [], [], attributes, regions=1, loc=selection.location, ip=insertion_point)
     block = function.regions[0].blocks.append(*types, arg_locs=[selection.location] * 3)
-    emit = Builder(selection.location, ir.InsertionPoint(block))
-    emit.op("func.return", [], [_padded_and_cut(block.arguments, selection, low, high, emit)])
+    builder = Builder(selection.location, ir.InsertionPoint(block))
+    builder.op("func.return", [], [_padded_and_cut(block.arguments, selection, low, high, builder)])
     return function
 
 
 def is_body(function: ir.Operation) -> bool:
-    """Whether `make_body` has made it: what it holds would else look like something to fold once more."""
+    """True for a function that `make_body` has built, which must not be folded again."""
     return "sym_visibility" in function.attributes and sorted(op.operation.name for op in function.regions[0].blocks[0]) == _OPS
 
 
@@ -88,50 +88,51 @@ _OPS = sorted(("stablehlo.constant", "stablehlo.pad", "stablehlo.select_and_scat
 
 
 def make(body: ir.Operation, operands: Sequence[ir.Value]) -> ir.Value:
-    """The composite that stands for `body`, at the current insertion point."""
+    """The composite that calls `body`, at the current insertion point."""
     attributes = {
         "name": ir.StringAttr.get(NAME),
         "decomposition": ir.FlatSymbolRefAttr.get(ir.StringAttr(body.attributes["sym_name"]).value),
     }
-    made: ir.Value = ir.Operation.create(COMPOSITE, [operands[0].type], list(operands), attributes).results[0]
-    return made
+    result: ir.Value = ir.Operation.create(COMPOSITE, [operands[0].type], list(operands), attributes).results[0]
+    return result
 
 
 def _loops(op: ir.Operation) -> ShardingRule:
-    """Those of the selection in the composite's body."""
-    return selection_nest(op, PaddedSelection.of(op).windows)
+    """The loops of the selection in the composite's body."""
+    return selection_rule(op, PaddedSelection.of(op).windows)
 
 
 def _local(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
-    """Selects numbers of places, those of the padding among them; replicated dimensions are padded and sliced."""
-    found = PaddedSelection.of(op)
-    split = split_windows(rule, option, found.windows)
+    """Selects position numbers, including those of padding, along split dimensions; replicated dimensions are padded and
+    sliced."""
+    padded = PaddedSelection.of(op)
+    split = split_windows(rule, option, padded.windows)
     if split:
-        selection = _with_operands(found.selection, op.operands, at.emit)
-        shard = scattered_shard(selection, found.windows, split, at, selects_padding=True)
+        selection = _with_operands(padded.selection, op.operands, at.builder)
+        shard = scattered_shard(selection, padded.windows, split, at, selects_padding=True)
         selection.erase()
     else:
-        shard = _padded_and_cut(op.operands, found.selection, found.low, found.high, at.emit)
+        shard = _padded_and_cut(op.operands, padded.selection, padded.low, padded.high, at.builder)
     replace_result(op, rule, option, shard, at)
 
 
-def _with_operands(op: ir.Operation, operands: Sequence[ir.Value], emit: Builder) -> ir.Operation:
+def _with_operands(op: ir.Operation, operands: Sequence[ir.Value], builder: Builder) -> ir.Operation:
     """A copy of `op` on other operands."""
-    copy = op.clone(emit.ip).operation
+    copy = op.clone(builder.ip).operation
     for index, operand in enumerate(operands):
         copy.operands[index] = operand
     return copy
 
 
 def _padded_and_cut(
-    operands: Sequence[ir.Value], selection: ir.Operation, low: Sequence[int], high: Sequence[int], emit: Builder
+    operands: Sequence[ir.Value], selection: ir.Operation, low: Sequence[int], high: Sequence[int], builder: Builder
 ) -> ir.Value:
-    """What the composite does, on operands of any size: global ones, or shards."""
+    """The composite's computation on operands of any size: global tensors or shards."""
     operand, source, initial = operands
-    padded = emit.pad(operand, neutral(selected_kind(selection), element_of(operand)), low, high)
-    selected = _with_operands(selection, (padded, source, initial), emit).results[0]
+    padded = builder.pad(operand, neutral(selected_kind(selection), element_of(operand)), low, high)
+    selected = _with_operands(selection, (padded, source, initial), builder).results[0]
     selected.set_type(padded.type)
-    return emit.cut(selected, low, [sum(each) for each in zip(low, shape_of(operand), strict=True)])
+    return builder.cut(selected, low, [sum(entry) for entry in zip(low, shape_of(operand), strict=True)])
 
 
 COMPOSITES.add(NAME, (_loops, _local))

@@ -21,11 +21,11 @@ KINDS = {combiner: kind for kind, combiner in COMBINERS.items() if kind != "aver
 """The reduction kind that a body of one StableHLO op computes."""
 
 KINDS_OF_BITS = {"sum": "bitwise_or", "max": "bitwise_or", "product": "bitwise_and", "min": "bitwise_and"}
-"""What these compute on `i1`: arithmetic is Boolean there."""
+"""By kind, what arithmetic on `i1`, which is Boolean, computes."""
 
 
 def body_kind(op: ir.Operation) -> str:
-    """The reduction kind of a two-argument body `op(a, b)`; "" if the body is anything else."""
+    """The reduction kind of a two-argument body `op(a, b)`; "" for any other body."""
     blocks = list(op.regions[0].blocks)
     if len(blocks) != 1 or len(blocks[0].arguments) != 2:
         return ""
@@ -38,24 +38,24 @@ def body_kind(op: ir.Operation) -> str:
 
 
 def is_sum(op: ir.Operation) -> bool:
-    """Whether `op` adds up its operand along some dimensions, and nothing else."""
+    """True if `op` only sums up its operand along some dimensions."""
     return op.name == "stablehlo.reduce" and len(op.results) == 1 and body_kind(op) == "sum" and is_splat(op.operands[1], 0)
 
 
 @sharding_rule_of("stablehlo.reduce", traits=(Trait.PURE, Trait.SCALAR_REGION))
 def reduce(op: ir.Operation) -> ShardingRule:
-    """Reduced dimensions are reduction loops if the body is one known op. With any other body, or of several values at once, they
-    have loops too, along which the shards' results are gathered. The others pass through."""
+    """Reduced dimensions are reduction loops if the body is one known op. Variadic reductions and other bodies have loops along
+    which the shards' results are gathered. The other dimensions pass through."""
     reduced = integers(op.attributes["dimensions"])
     count = len(op.results)
     kind = body_kind(op)
-    joined = [] if kind else splittable_dims(op)
+    gathered = [] if kind else splittable_dims(op)
     build = RuleBuilder()
     shape = shape_of(op.operands[0])
     parallel = {dim: build.loop(size) for dim, size in enumerate(shape) if dim not in reduced}
-    walked = {dim: build.loop(shape[dim], kind) for dim in sorted(reduced) if kind or dim in joined}
-    build.exchanges += gathered_slices(op, joined, walked)
-    operand = tuple(parallel.get(dim, walked.get(dim, ())) for dim in range(len(shape)))
+    reduced_loops = {dim: build.loop(shape[dim], kind) for dim in sorted(reduced) if kind or dim in gathered}
+    build.exchanges += gathered_slices(op, gathered, reduced_loops)
+    operand = tuple(parallel.get(dim, reduced_loops.get(dim, ())) for dim in range(len(shape)))
     return build.rule([operand] * count + [()] * count, [tuple(parallel.values())] * count)
 
 
@@ -66,25 +66,25 @@ IDEMPOTENT = frozenset(("max", "min", "bitwise_and", "bitwise_or"))
 def once_per_group(value: ir.Value, kind: str, axes: Axes, at: SpmdProgram) -> ir.Value:
     """`value` on the first device of each group along `axes`, the neutral element of `kind` on the others.
 
-    What enters a value that is all-reduced over `axes` must enter it once: adding a `reduce`'s initial value on every shard
+    A value that enters before an all-reduce over `axes` must enter once: a `reduce` that adds its initial value on every shard
     would count it several times.
     """
     if not axes or kind in IDEMPOTENT or at.is_neutral(value, kind):
         return value
-    return at.emit.select(at.is_first(axes), value, neutral(kind, element_of(value)))
+    return at.builder.select(at.is_first(axes), value, neutral(kind, element_of(value)))
 
 
 @replicated_lowering("stablehlo.reduce")
 @spmd_lowering("stablehlo.reduce")
 def local_reduce(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
-    """Each shard reduces what it holds; the initial value enters on one device of each group, by an op of its own.
+    """Each shard reduces its elements. The initial value enters on one device of each group, by a separate op.
 
-    XLA takes the initial value of a reduced concatenation, which an all-to-all becomes, in once per piece, and drops it where a
-    piece has one row. A body without neutral element has a barrier instead. Reductions of dimensions of size 1 stay as they
-    are: XLA drops the initial value whether they are split or not.
+    If the operand is a concatenation, which an all-to-all becomes, XLA applies the initial value once per piece, and drops it if
+    a piece has one row. A body without a neutral element gets a barrier instead. Reductions of dimensions of size 1 do not
+    change: XLA drops the initial value there with and without a split.
     """
     count = len(rule.results)
-    if any(option[each.loop] for each in rule.exchanges):
+    if any(option[exchange.loop] for exchange in rule.exchanges):
         reduce_shards(op, rule, option, at)
     else:
         computed = at.computed(rule, option)[0]
@@ -96,36 +96,36 @@ def local_reduce(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdP
         return
     kind = _kind(rule)
     if not kind:
-        whole = at.global_shape(op.operands[0])
-        if all(whole[dim] == 1 for dim in integers(op.attributes["dimensions"])):
+        global_shape = at.global_shape(op.operands[0])
+        if all(global_shape[dim] == 1 for dim in integers(op.attributes["dimensions"])):
             return
         kind = body_kind(op)
     if kind:
         _combine_after(op, kind, at)
     else:
-        op.operands[0] = at.emit.barrier(op.operands[0])
+        op.operands[0] = at.builder.barrier(op.operands[0])
 
 
 @only_types("stablehlo.reduce")
 def may_start_anywhere(op: ir.Operation, rule: ShardingRule, at: SpmdProgram) -> bool:
-    """Whether the initial value may enter every shard, whatever XLA makes of it: it is the neutral element, or nothing is reduced
-    but dimensions of size 1 of a value that is not partial."""
+    """True if the initial value may enter every shard: it is neutral, or only dimensions of size 1 of a value that is not partial
+    are reduced."""
     if len(rule.results) > 1:
         return False
     if kind := _kind(rule):
         return at.is_neutral(op.operands[1], kind)
-    whole, sharding, _ = at.held[op.operands[0]]
-    return not sharding.partial_axes and prod(whole) == prod(shape_of(op.results[0]))
+    global_shape, sharding, _ = at.shards[op.operands[0]]
+    return not sharding.partial_axes and prod(global_shape) == prod(shape_of(op.results[0]))
 
 
 def _kind(rule: ShardingRule) -> str:
-    """By what an op reduces along its loops; "" if it has none to reduce, or that is not known."""
+    """The reduction kind of the op's loops; "" if it has no reduction loop, or an unknown body."""
     return next((loop.reduction for loop in rule.loops if loop.reduction), "")
 
 
 def _combine_after(op: ir.Operation, kind: str, at: SpmdProgram) -> None:
-    """Reduces from the neutral element of `kind`, and combines what comes out with the initial value."""
+    """Reduces from the neutral element of `kind`, and then combines with the initial value."""
     initial = op.operands[1]
     if not at.is_neutral(initial, kind):
-        op.operands[1] = at.emit.splat(initial.type, neutral(kind, element_of(initial)))
-        at.amend(op.results[0], lambda reduced: at.emit.elementwise(COMBINERS[kind], reduced, initial))
+        op.operands[1] = at.builder.splat(initial.type, neutral(kind, element_of(initial)))
+        at.replace_uses(op.results[0], lambda reduced: at.builder.elementwise(COMBINERS[kind], reduced, initial))

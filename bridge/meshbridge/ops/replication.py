@@ -1,12 +1,12 @@
-"""Whether the devices of a group hold the same value, by the operations that compute it.
+"""Whether the devices of a group hold the same value.
 
     %0 = mesh.all_reduce %x on @m mesh_axes = [0]        replicated along axis 0
     %1 = stablehlo.tanh %0                               so is this, and
     %2 = stablehlo.multiply %1, %argument                this, if the argument's boundary says so
     %3 = mesh.all_slice %2 on @m mesh_axes = [0] …       divided along axis 0
 
-`is_replicated` answers True only if all devices surely hold the same, `is_divided` only if something on the way is divided. Both
-answer False of what nothing is known of.
+`is_replicated` is True only if all devices certainly hold the same value, `is_divided` only if an op on the way divides it. Both
+are False for unknown values.
 """
 
 from __future__ import annotations
@@ -36,33 +36,34 @@ from meshbridge.ir.uses import block_of, defining_op
 from meshbridge.ops.traits import Trait, ops_with
 
 _PASSED = ops_with(Trait.PURE) & ops_with(Trait.FUSIBLE, Trait.FREE, Trait.ALIASING)
-"""Operations whose result is the same on two devices if their operands are. Products, reductions and the like are so too, but
-are not looked through: plans would change, and nothing says by how much."""
+"""Operations whose result is the same on two devices if their operands are. Products and reductions are too, but looking through
+them would change plans, with unmeasured effects."""
 
 _REPLICATING = frozenset((AllReduceOp.OPERATION_NAME, AllGatherOp.OPERATION_NAME))
-"""Collectives that leave all devices of a group with the same."""
+"""Collectives whose result is the same on all devices of a group."""
 
 _COLLECTIVES = (ops_with(Trait.COLLECTIVE, dialect="mesh") - ops_with(Trait.ROOTED)) | {AllSliceOp.OPERATION_NAME}
-"""Those that, over other axes, give devices the same that hold the same."""
+"""Collectives that, over other axes, return the same value on devices that hold the same."""
 
 _DIVIDING = frozenset((AllSliceOp.OPERATION_NAME, ReduceScatterOp.OPERATION_NAME))
 _OF_DEVICES = frozenset(("stablehlo.partition_id", "stablehlo.replica_id"))
 _POSITIONS = frozenset((ProcessMultiIndexOp.OPERATION_NAME, ProcessLinearIndexOp.OPERATION_NAME))
 
 _LIMIT = 32
-"""The most values that `is_replicated` visits: more would cost time in proportion to what computes a value. Not measured."""
+"""The most values that `is_replicated` visits, to bound its time. Not measured."""
 
 _DEEP_LIMIT = 256
-"""The same where it goes on through loops: as much as the residual stream of many layers. Not measured."""
+"""The same limit if it looks through loops: enough for the residual stream of many layers. Not measured."""
 
 
 def is_replicated(value: ir.Value, mesh: str, axes: Axes, *, numbers: DeviceNumbers | None = None, deep: bool = False) -> bool:
-    """True if all devices of a group along `axes` surely hold the same: constants, values that are reduced or gathered over them,
-    arguments that are not split along them, numbers of devices along other axes, and values computed or carried from these alone.
+    """True if all devices of a group along `axes` certainly hold the same value: a constant, a result of an all-reduce or
+    all-gather over them, an argument that is not split along them, a device number along other axes, or a value computed or
+    carried from these alone.
 
-    `deep` also looks through barriers, other collectives, results of loops, and tensors that iterations change. Without it these
-    count as different, since `delay-reductions` may reduce them after the loop. `numbers` are None in a program whose devices
-    compute nothing of their numbers.
+    `deep` also looks through barriers, other collectives, results of loops, and tensors that iterations change. By default these
+    count as different, because `delay-reductions` may reduce them after the loop. `numbers` are None in a program that computes
+    nothing from device numbers.
     """
     visited, worklist = {value}, [value]
     while worklist:
@@ -80,13 +81,13 @@ def can_be_replicated(name: str) -> bool:
 
 
 def is_divided(value: ir.Value, mesh: str, axis: int) -> bool:
-    """True if `value` is computed from something that devices hold different parts of along `axis`: a split argument, a slice, a
-    scattered sum, or their position."""
+    """True if `value` is computed from something that differs along `axis`: a split argument, a slice, a reduce-scatter, or a
+    device position."""
     return any(_divides(source, mesh, axis) for source in _sources(value, mesh, axis, defining_op))
 
 
 def is_replicated_within(value: ir.Value, home: ir.Block, mesh: str, axis: int) -> bool:
-    """True if all devices along `axis` surely hold the same `value`, by the operations of the block `home` that compute it."""
+    """True if all devices along `axis` certainly hold the same `value`, considering only the operations of the block `home`."""
 
     def producer(source: ir.Value) -> ir.Operation | None:
         op = defining_op(source)
@@ -138,7 +139,7 @@ def _is_along(op: ir.Operation, mesh: str, axis: int) -> bool:
 
 
 def _same_if(value: ir.Value, mesh: str, axes: Axes, numbers: DeviceNumbers | None, *, deep: bool) -> Iterable[ir.Value] | None:
-    """The values that must be replicated for `value` to be; None if nothing says that it is."""
+    """The values that must be replicated for `value` to be replicated; None if it may differ in any case."""
     op = defining_op(value)
     if op is None:
         return () if is_replicated_argument(value, mesh, axes) else _carried(value, deep=deep)
@@ -159,7 +160,7 @@ def _same_if(value: ir.Value, mesh: str, axes: Axes, numbers: DeviceNumbers | No
 
 
 def is_replicated_argument(value: ir.Value, mesh: str, axes: Axes) -> bool:
-    """Whether `value` is a function's argument that its `meshbridge` attributes say is the same along `axes`."""
+    """True if `value` is a function argument whose `meshbridge` attributes say that it is the same along `axes`."""
     block = value.owner
     assert isinstance(block, ir.Block)
     function = block.owner.operation
@@ -173,9 +174,9 @@ def is_replicated_argument(value: ir.Value, mesh: str, axes: Axes) -> bool:
 
 
 def _carried(value: ir.Value, *, deep: bool) -> tuple[ir.Value, ...] | None:
-    """What must be the same on all devices for `value` to be that, which the body of a loop is given: what the loop starts with,
-    if each trip hands that on, or for a scalar, as a counter, or if `deep`, also what it hands on. None for any other argument of
-    a block."""
+    """The values that must be replicated for `value`, a loop-carried argument, to be: its initial value, if every iteration
+    passes it on unchanged; for a scalar, as a counter, and if `deep`, also the value that an iteration passes on. None for any
+    other block argument."""
     block, number = value.owner, ir.BlockArgument(value).arg_number
     assert isinstance(block, ir.Block)
     loop = block.owner.operation
@@ -188,7 +189,7 @@ def _carried(value: ir.Value, *, deep: bool) -> tuple[ir.Value, ...] | None:
 
 
 def _through_loop(loop: ir.Operation, number: int) -> tuple[ir.Value, ir.Value]:
-    """What a loop carries at that number: what it starts with, and what each trip hands on."""
-    last = terminator(loop.regions[1].blocks[0])
-    assert last is not None
-    return loop.operands[number], last.operands[number]
+    """The initial value of a loop-carried argument, and the value that each iteration passes on."""
+    end = terminator(loop.regions[1].blocks[0])
+    assert end is not None
+    return loop.operands[number], end.operands[number]

@@ -1,11 +1,11 @@
-"""The two notations of a sharding rule: which factors there are along each dimension of each tensor.
+"""The two notations of a sharding rule, which names the factors along each dimension of each tensor.
 
     "... i (j k), k l -> ... i j l"                                  einsum-like, as JAX's `custom_partitioning` takes it
     LoopsAndMaps(["parallel", "reduction_sum"], "(d0, d1) -> (d0)")  as `mesh-opt --print-sharding-interface` prints it
 
-In the first, a dimension is a factor's name, a product `(i j)` of factors, major first, or `1`, which has a single element. `...`
-stands for leading dimensions that tensors share, `...1`, `...2` for other such groups; tensors are separated by commas, and one
-without dimensions is a scalar.
+In the first, a dimension is a factor's name, a product `(i j)` of factors, major first, or `1` for a single element. `...` stands
+for leading dimensions that tensors share, `...1`, `...2` for further groups; commas separate tensors, and an empty tensor is a
+scalar.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Factors = list[list[tuple[str, ...]]]
 """Per tensor and dimension, the names of the factors along it, major to minor."""
 
 BATCH = "..."
-"""How the factor begins that stands for a group of leading dimensions; the number of the group follows."""
+"""The prefix of the factor for a group of leading dimensions, before the group's number."""
 
 
 @dataclass(frozen=True)
 class LoopsAndMaps:
-    """A rule as loops and maps: `types` has `parallel`, `reduction_<kind>` or `invalid` (must be replicated) per loop, `maps`
-    says which loop each dimension has: `(d0, d2), (d2, d1) -> (d0, d1)`; a product of loops is `d0 * 8 + d1`, major first."""
+    """A rule as loops and maps. `types` has `parallel`, `reduction_<kind>` or `invalid` (must be replicated) per loop; `maps` has
+    the loop of each dimension: `(d0, d2), (d2, d1) -> (d0, d1)`; a product of loops is `d0 * 8 + d1`, major first."""
 
     types: Sequence[str]
     maps: str
@@ -36,7 +36,7 @@ class LoopsAndMaps:
 def read_notation(text: str) -> tuple[Factors, Factors]:
     """The factors of operands and results of an einsum-like rule.
 
-    Raises MeshError for a rule that cannot be read.
+    Raises MeshError for invalid text.
     """
     operands, arrow, results = text.partition("->")
     if not arrow or "->" in results:
@@ -83,20 +83,20 @@ _TERM = re.compile(r"\s*(d\d+)\s*(?:\*\s*(\d+))?\s*")
 
 @dataclass(frozen=True)
 class ReadMaps:
-    """What loops and maps say: factors d0, d1, …, with the kinds of those that are reductions, those that are replicated, and the
-    sizes that strides tell."""
+    """Parsed loops and maps: factors d0, d1, …, the kinds of reductions, the factors that must be replicated, and the sizes that
+    strides imply."""
 
     operands: Factors
     results: Factors
     reductions: dict[str, str]
-    whole: frozenset[str]
+    replicated: frozenset[str]
     sizes: dict[str, int]
 
 
 def read_maps(rule: LoopsAndMaps) -> ReadMaps:
     """The factors of a rule of loops and maps.
 
-    Raises MeshError for one that cannot be read.
+    Raises MeshError for invalid maps or types.
     """
     operands, arrow, results = rule.maps.partition("->")
     if not arrow:
@@ -114,18 +114,18 @@ def read_maps(rule: LoopsAndMaps) -> ReadMaps:
         if kind not in ("parallel", "invalid") and not kind.startswith(_REDUCTION):
             raise MeshError(f"error: loop type '{kind}', expected parallel, invalid or reduction_<kind>")
     reductions = {name: kind.removeprefix(_REDUCTION) for name, kind in kinds.items() if kind.startswith(_REDUCTION)}
-    whole = frozenset(name for name, kind in kinds.items() if kind == "invalid" and name in named)
-    return ReadMaps(sides[0], sides[1], reductions, whole, sizes)
+    replicated = frozenset(name for name, kind in kinds.items() if kind == "invalid" and name in named)
+    return ReadMaps(sides[0], sides[1], reductions, replicated, sizes)
 
 
 def _product(text: str, sizes: dict[str, int]) -> tuple[str, ...]:
-    """The loops along one dimension, and the sizes that their strides say: in `d0 * 8 + d1`, d1 has 8 iterations."""
+    """The loops along one dimension. Sizes that its strides imply are added to `sizes`: in `d0 * 8 + d1`, d1 has 8 iterations."""
     if text.strip() == "0":
         return ()
     terms = [_TERM.fullmatch(term) for term in text.split("+")]
     if not all(terms):
         raise MeshError(f"error: expected loops as d0 or sums as d0 * 8 + d1, found '{text.strip()}'")
-    strides = [(found[1], int(found[2] or 1)) for found in terms if found]
+    strides = [(term[1], int(term[2] or 1)) for term in terms if term]
     for (_, stride), (minor, inner) in pairwise(strides):
         if stride % inner:
             raise MeshError(f"error: expected strides that divide one another, major first, found '{text.strip()}'")

@@ -1,7 +1,7 @@
-"""Cumulative reductions (cumsum, cummax, …), which StableHLO writes as windows over all that comes before.
+"""Cumulative reductions (cumsum, cummax, …), which StableHLO writes as windows over all previous elements.
 
-Along a split dimension each device scans its shard, and what all shards before it amount to is joined on, at the price of
-exchanging one slice per device.
+Along a split dimension each device scans its shard and combines it with the total of all shards before it. The devices exchange
+one slice each.
 """
 
 from __future__ import annotations
@@ -24,50 +24,50 @@ def scanned_dim(op: ir.Operation, shape: tuple[int, ...]) -> int:
     if len(op.results) != 1 or not body_kind(op):
         return -1
     windows = window_dims(op)
-    for dim, (size, window) in enumerate(zip(shape, windows, strict=True)):
+    for dim, (size, scanned) in enumerate(zip(shape, windows, strict=True)):
         ends = {(size - 1, 0), (0, size - 1)}
-        others = all(other.is_single for index, other in enumerate(windows) if index != dim)
+        is_alone = all(window.is_single for index, window in enumerate(windows) if index != dim)
         if (
             size > 1
-            and others
-            and window == WindowDim(size, low=window.low, high=window.high)
-            and (window.low, window.high) in ends
+            and is_alone
+            and scanned == WindowDim(size, low=scanned.low, high=scanned.high)
+            and (scanned.low, scanned.high) in ends
         ):
             return dim
     return -1
 
 
 def local_scan(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram, dim: int) -> None:
-    """Scans the shard along the split dimension `dim`, then joins on what comes before it."""
+    """Scans the shard along the split dimension `dim`, then combines it with the total of the shards before it."""
     wanted = result_sharding(rule, option, 0, at.mesh)
     windows = window_dims(op)
     result, axes, kind = op.results[0], wanted.split_axes[dim], body_kind(op)
     size, length = windows[dim].size, shape_of(op.operands[0])[dim]
     from_end = windows[dim].low == 0
     initial = op.operands[1]
-    op.operands[1] = at.emit.splat(initial.type, neutral(kind, element_of(initial)))
+    op.operands[1] = at.builder.splat(initial.type, neutral(kind, element_of(initial)))
     if from_end and size % at.mesh.group_size(axes):
         masked = mask_padding(op.operands[0], dim, size, axes, kind, at)
-        op.operands[0] = at.adopt(masked, at.global_shape(op.operands[0]), at.held[op.operands[0]].sharding)
+        op.operands[0] = at.register(masked, at.global_shape(op.operands[0]), at.shards[op.operands[0]].sharding)
     windows[dim] = WindowDim(length, high=length - 1) if from_end else WindowDim(length, low=length - 1)
     set_window_dims(op, windows)
     default_lowering(op, rule, option, at)
 
-    def joined(scanned: ir.Value) -> ir.Value:
-        before = _joined_before(scanned, dim, axes, kind, from_end, at)
-        found = at.emit.elementwise(COMBINERS[kind], scanned, before)
-        return found if at.is_neutral(initial, kind) else at.emit.elementwise(COMBINERS[kind], found, initial)
+    def with_previous(scanned: ir.Value) -> ir.Value:
+        before = _total_before(scanned, dim, axes, kind, from_end, at)
+        combined = at.builder.elementwise(COMBINERS[kind], scanned, before)
+        return combined if at.is_neutral(initial, kind) else at.builder.elementwise(COMBINERS[kind], combined, initial)
 
-    at.amend(result, joined, wanted)
+    at.replace_uses(result, with_previous, wanted)
 
 
-def _joined_before(scanned: ir.Value, dim: int, axes: Axes, kind: str, from_end: bool, at: SpmdProgram) -> ir.Value:
-    """What the shards before this one (after it, when scanning from the end) amount to, in the shape of the shard."""
-    emit, shape = at.emit, shape_of(scanned)
-    total = emit.slice(scanned, dim, 0 if from_end else shape[dim] - 1, 1)
-    totals = build.all_gather(total, at.mesh, mesh_axes=axes, gather_axis=dim, at=emit)
-    number = emit.iota([at.mesh.group_size(axes)], 0)
-    earlier = emit.compare("GT" if from_end else "LT", number, at.group_index(axes))
+def _total_before(scanned: ir.Value, dim: int, axes: Axes, kind: str, from_end: bool, at: SpmdProgram) -> ir.Value:
+    """The total of the shards before this one (after it, if scanning from the end), in the shape of the shard."""
+    builder, shape = at.builder, shape_of(scanned)
+    total = builder.slice(scanned, dim, 0 if from_end else shape[dim] - 1, 1)
+    totals = build.all_gather(total, at.mesh, mesh_axes=axes, gather_axis=dim, at=builder)
+    positions = builder.iota([at.mesh.group_size(axes)], 0)
+    earlier = builder.compare("GT" if from_end else "LT", positions, at.group_index(axes))
     ignored = neutral(kind, element_of(scanned))
-    reduced = emit.reduce(emit.select_along(dim, earlier, totals, ignored), ignored, [dim], COMBINERS[kind])
-    return emit.broadcast(reduced, shape, [other for other in range(len(shape)) if other != dim])
+    reduced = builder.reduce(builder.select_along(dim, earlier, totals, ignored), ignored, [dim], COMBINERS[kind])
+    return builder.broadcast(reduced, shape, [number for number in range(len(shape)) if number != dim])

@@ -1,6 +1,6 @@
-"""Ops without a sharding rule, and what they are: control flow, terminators, what says how to shard, and ops of sizes.
+"""Traits of ops without a sharding rule: control flow, terminators, annotations, and ops that take sizes as operands.
 
-Each has a place of its own in `decide` and `partition`, or is gone before these come.
+`decide` and `partition` handle each of them, or an earlier pass removes them.
 """
 
 from __future__ import annotations

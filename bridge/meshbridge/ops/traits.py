@@ -5,8 +5,8 @@
     linear_operands("stablehlo.select")           (1, 2): select(p, a + b, c + d) = select(p, a, c) + select(p, b, d)
     multilinear_operands("stablehlo.divide")      (0,): (a + b) / c = a / c + b / c
 
-A trait says something of the op by its name alone; what depends on attributes or types is asked of the op. An op that nobody has
-declared has no traits: it may have effects, and nothing is known of what it computes.
+A trait depends on the name of the op alone, not on attributes or types. An op without a declaration has no traits: it may have
+effects, and its results are unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from meshbridge.ir.mlir import MeshError
 
 
 class Trait(Enum):
-    """One thing that an op is, whatever its operands are."""
+    """One property of an op, whatever its operands are."""
 
     PURE = "has no effects, and computes its results from operands and attributes alone: the same on all devices, at any time"
     ELEMENTWISE = "computes each element of its results from the same element of its operands, or from scalars"
@@ -55,7 +55,7 @@ class Trait(Enum):
     FORWARDING = "gives its operands as they are"
     SIZED = "takes sizes as operands, and is another op where these are constants"
 
-    __hash__ = object.__hash__  # a look-up costs no call of Python
+    __hash__ = object.__hash__  # a look-up makes no Python call
 
 
 _TRAITS: dict[str, frozenset[Trait]] = {}
@@ -63,17 +63,17 @@ _LINEAR: dict[str, tuple[int, ...] | None] = {}
 _MULTILINEAR: dict[str, tuple[int, ...]] = {}
 
 ALL_OPERANDS = None
-"""In `linear`: however many operands there are, the op is linear in all of them together."""
+"""The value of `linear` for an op that is linear in all of its operands together."""
 
 
 def declare(*names: str, traits: Iterable[Trait], linear: tuple[int, ...] | None = (), multilinear: tuple[int, ...] = ()) -> None:
-    """Adds to the traits of the ops of these names. `linear` and `multilinear` are operand numbers, and imply the traits.
+    """Adds traits to the ops of these names. `linear` and `multilinear` are operand numbers, and imply the traits.
 
-    Raises MeshError once `ops_with` has been asked: who asked would not see it. Families are imported by `meshbridge.ops`.
+    Raises MeshError after the first call of `ops_with`, whose result would be stale. Importing `meshbridge.ops` declares all.
     """
     if ops_with.cache_info().currsize:
         raise MeshError(f"error: traits of {', '.join(names)} are declared after somebody has asked for traits")
-    implied = {trait for trait, said in ((Trait.LINEAR, linear != ()), (Trait.MULTILINEAR, multilinear)) if said}
+    implied = {trait for trait, is_given in ((Trait.LINEAR, linear != ()), (Trait.MULTILINEAR, multilinear)) if is_given}
     for name in names:
         _TRAITS[name] = _TRAITS.get(name, frozenset()) | {*traits, *implied}
         if linear != ():
@@ -83,28 +83,28 @@ def declare(*names: str, traits: Iterable[Trait], linear: tuple[int, ...] | None
 
 
 def traits_of(name: str) -> frozenset[Trait]:
-    """All traits of the op of that name; none where nobody has declared any."""
+    """All traits of the op of that name; none if it has no declaration."""
     return _TRAITS.get(name, frozenset())
 
 
 def has(name: str, trait: Trait) -> bool:
-    """Whether the op of that name has the trait."""
+    """True if the op of that name has the trait."""
     return trait in _TRAITS.get(name, ())
 
 
 @lru_cache
 def ops_with(*traits: Trait, dialect: str = "") -> frozenset[str]:
-    """The names of the ops, of one dialect if it is said, that have one of `traits` at least."""
+    """The names of the ops, of one dialect if given, that have at least one of `traits`."""
     prefix = f"{dialect}." if dialect else ""
     return frozenset(name for name, own in _TRAITS.items() if name.startswith(prefix) and not own.isdisjoint(traits))
 
 
 def linear_operands(name: str, count: int = 0) -> tuple[int, ...]:
-    """The operands in which an op is linear together; of an op that is in all of its operands, those of `count`."""
-    found = _LINEAR.get(name, ())
-    return tuple(range(count)) if found is ALL_OPERANDS else found
+    """The operands in which an op is linear together; `count` is its number of operands."""
+    operands = _LINEAR.get(name, ())
+    return tuple(range(count)) if operands is ALL_OPERANDS else operands
 
 
 def multilinear_operands(name: str) -> tuple[int, ...]:
-    """The operands in each of which an op is linear, if the others are as they are."""
+    """The operands in each of which an op is linear if the others are fixed."""
     return _MULTILINEAR.get(name, ())

@@ -1,5 +1,4 @@
-"""Ops on the last dimensions of a tensor, Fourier transforms and decompositions of matrices: the dimensions before those may be
-sharded."""
+"""Fourier transforms and matrix decompositions: the dimensions before those that they transform may be sharded."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from meshbridge.ops.spmd import SpmdProgram, default_lowering, replicated_loweri
 from meshbridge.ops.traits import Trait, declare
 
 
-def leading(op: ir.Operation, count: int) -> ShardingRule:
-    """All but the last `count` dimensions of every tensor pass through."""
+def batch_dims_rule(op: ir.Operation, count: int) -> ShardingRule:
+    """A rule in which every dimension of every tensor except the last `count` passes through."""
     build = RuleBuilder()
     shape = shape_of(op.operands[0])
     batch = tuple(build.loop(size) for size in shape[: len(shape) - count])
@@ -29,7 +28,7 @@ def leading(op: ir.Operation, count: int) -> ShardingRule:
 @sharding_rule_of("stablehlo.cholesky", "stablehlo.triangular_solve", traits=(Trait.PURE,))
 def matrix_decomposition(op: ir.Operation) -> ShardingRule:
     """Batch dimensions pass through; the two dimensions of the matrices are replicated."""
-    return leading(op, 2)
+    return batch_dims_rule(op, 2)
 
 
 declare("stablehlo.triangular_solve", traits=(), multilinear=(1,))
@@ -38,24 +37,24 @@ declare("stablehlo.triangular_solve", traits=(), multilinear=(1,))
 @sharding_rule_of("stablehlo.fft", traits=(Trait.PURE,), linear=(0,))
 def fft(op: ir.Operation) -> ShardingRule:
     """Dimensions that are not transformed pass through."""
-    return leading(op, len(integers(op.attributes["fft_length"])))
+    return batch_dims_rule(op, len(integers(op.attributes["fft_length"])))
 
 
 @replicated_lowering("stablehlo.fft")
 @spmd_lowering("stablehlo.fft")
 def local_fft(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
-    """The transform of a shard in row-major order, whatever order its neighbours prefer.
+    """Transforms a shard in row-major order.
 
-    XLA on CPU lets a transform take on the order in memory that a collective beside it needs (an all-gather along a dimension
-    wants that dimension outermost), and then refuses to run it. A tensor of one dimension has only one order.
+    XLA on CPU may give a transform the memory order of an adjacent collective (an all-gather makes its dimension outermost), and
+    then refuses to run it. A tensor of one dimension has only one order.
     """
     operand = op.operands[0]
-    op.operands[0] = at.adopt(_row_major(operand, at.emit), at.global_shape(operand), at.held[operand].sharding)
+    op.operands[0] = at.register(_row_major(operand, at.builder), at.global_shape(operand), at.shards[operand].sharding)
     default_lowering(op, rule, option, at)
-    at.amend(op.results[0], lambda result: _row_major(result, at.emit))
+    at.replace_uses(op.results[0], lambda result: _row_major(result, at.builder))
 
 
-def _row_major(value: ir.Value, emit: Builder) -> ir.Value:
-    """`value` by way of one dimension."""
+def _row_major(value: ir.Value, builder: Builder) -> ir.Value:
+    """`value`, reshaped to one dimension and back around a barrier."""
     shape = shape_of(value)
-    return emit.reshape(emit.barrier(emit.reshape(value, [prod(shape)])), shape) if len(shape) > 1 else value
+    return builder.reshape(builder.barrier(builder.reshape(value, [prod(shape)])), shape) if len(shape) > 1 else value

@@ -1,4 +1,4 @@
-"""The windows of reduce_window, select_and_scatter and convolution: their attributes, one value per dimension."""
+"""The windows of reduce_window, select_and_scatter and convolution, one per dimension."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from meshbridge.dialect.attributes import integers, integers_attr
 from meshbridge.ir.mlir import ir
-from meshbridge.ops.reach import Reach
+from meshbridge.ops.affine_access import AffineAccess
 
 
 @dataclass(frozen=True)
 class WindowDim:
-    """The window along one dimension: `size` elements, `spread` apart, every `stride` places; elements stand `base` apart in the
+    """The window along one dimension: `size` elements, `spread` apart, every `stride` positions; elements are `base` apart in the
     padded operand."""
 
     size: int
@@ -27,21 +27,21 @@ class WindowDim:
 
     @property
     def extent(self) -> int:
-        """Places from the window's first element to its last, both counted."""
+        """Positions from the window's first element to its last, inclusive."""
         return (self.size - 1) * self.spread + 1
 
     @property
     def is_single(self) -> bool:
-        """Whether windows are single elements, one after the other, without padding."""
+        """True if windows are consecutive single elements without padding."""
         return self == WindowDim(1, spread=self.spread)
 
-    def reach(self, source: int, result: int) -> Reach:
-        """What a dimension of the result, of that size, reads of the operand's."""
-        return Reach(result, source, self.stride, self.low, self.extent, self.base)
+    def access(self, source: int, result: int) -> AffineAccess:
+        """The access of a dimension of the result, of that size, to the operand's."""
+        return AffineAccess(result, source, self.stride, self.low, self.extent, self.base)
 
 
 _SPREADS = {"stablehlo.convolution": ("lhs_dilation", "rhs_dilation")}
-"""What ops call the dilations of their operand and of their windows, if not `base_dilations` and `window_dilations`."""
+"""The dilations of operand and windows, if not `base_dilations` and `window_dilations`."""
 
 
 def _names(op: ir.Operation) -> tuple[str, ...]:
@@ -49,8 +49,8 @@ def _names(op: ir.Operation) -> tuple[str, ...]:
 
 
 def window_dims(op: ir.Operation, sizes: Sequence[int] | None = None) -> list[WindowDim]:
-    """The windows of an op along each of its dimensions; those of a convolution, along dimensions of space, have the `sizes` of
-    its kernel."""
+    """The windows of an op along each of its dimensions; those of a convolution are along spatial dimensions and have the `sizes`
+    of its kernel."""
     attrs = op.attributes
     sizes = integers(attrs["window_dimensions"]) if sizes is None else sizes
     padding: list[list[int]] = [[0, 0]] * len(sizes)
@@ -64,11 +64,11 @@ def window_dims(op: ir.Operation, sizes: Sequence[int] | None = None) -> list[Wi
 
 
 def set_window_dims(op: ir.Operation, dims: list[WindowDim]) -> None:
-    """Writes the windows back. Dilations are only written where there are any: select_and_scatter knows none."""
+    """Writes the windows back. Dilations of 1 are not added: select_and_scatter has none."""
     attrs = op.attributes
     if "window_dimensions" in attrs:
         attrs["window_dimensions"] = integers_attr([dim.size for dim in dims])
-    pairs: Any = np.array([(dim.low, dim.high) for dim in dims], np.int64).reshape(-1, 2)  # the stubs do not know numpy's buffers
+    pairs: Any = np.array([(dim.low, dim.high) for dim in dims], np.int64).reshape(-1, 2)  # the stubs lack numpy's buffers
     attrs["padding"] = ir.DenseIntElementsAttr.get(pairs)
     for name, field in zip(_names(op), ("stride", "base", "spread"), strict=True):
         values = [getattr(dim, field) for dim in dims]

@@ -32,13 +32,13 @@ from meshbridge.ir.registry import Registry
 from meshbridge.ir.sharding import Axes, Sharding, replicated
 from meshbridge.legalize.inline_calls import CALLEE, Inliner, callee
 from meshbridge.machines.compile_target import BYTES_TARGET, CompileTarget
+from meshbridge.ops.boundary import boundary_sharding, record_result_shardings, return_equal_shards, set_boundary
 from meshbridge.ops.composites import composite_body
-from meshbridge.ops.equal_shards import in_equal_shards, return_equal_shards, set_boundary, set_results
-from meshbridge.ops.layouts import filled
+from meshbridge.ops.irregular_shardings import splat_shard
 from meshbridge.ops.reasons import Reasons
-from meshbridge.ops.refused import refuse
 from meshbridge.ops.rule import ShardingRule, shape_of
 from meshbridge.ops.spmd import SpmdProgram, lower_op, mask_padding
+from meshbridge.ops.unsupported import check_supported
 from meshbridge.partition.template import PartitionTemplate, padded_loops, partition_template, resharded
 from meshbridge.resharding import PlanOptions
 
@@ -97,7 +97,7 @@ class MeshSpmdization(Pass):
                 partitioner.at.reasons = Reasons(function.mesh, names_in(function.function).results) if self.explain else None
                 partitioner.run(boundary=self.boundary or self.materialized)
                 if self.materialized:
-                    set_results(function.function, partitioner.at)
+                    record_result_shardings(function.function, partitioner.at)
                 else:
                     partitioner.erase_boundary_casts()
             erase_unused(module, bodies)
@@ -156,7 +156,7 @@ class _FunctionPartitioner:
         arguments = [sharding or replicated(self.mesh, 0) for sharding in self.decisions.from_caller]
         if boundary:
             shapes = [shape_of(argument) for argument in self.block.arguments]
-            arguments = [in_equal_shards(shape, self.mesh, passed) for shape, passed in zip(shapes, arguments, strict=True)]
+            arguments = [boundary_sharding(shape, self.mesh, passed) for shape, passed in zip(shapes, arguments, strict=True)]
         for argument, sharding in zip(self.block.arguments, arguments, strict=True):
             self.at.define(argument, sharding)
         for argument, inside in zip(self.block.arguments, self.decisions.block.arguments, strict=True):
@@ -185,7 +185,7 @@ class _FunctionPartitioner:
 
     def _ops(self, ops: Sequence[ir.Operation], decisions: BlockDecisions) -> list[Sharding]:
         """Partitions ops in order; returns the shardings of the terminator's operands."""
-        values = self.at.held
+        values = self.at.shards
         for op, decision, following in zip(ops, decisions.ops, [*ops[1:], ops[-1]], strict=True):
             rule = decision.rule
             if self.at.reasons is not None:
@@ -249,7 +249,7 @@ class _FunctionPartitioner:
     def _reshard(self, value: ir.Value, target: Sharding, before: ir.Operation) -> ir.Value:
         """`value` resharded to `target`; a splat constant is rebuilt in the shape of shards with halos or offsets."""
         if not target.is_plain and isinstance(known(value), Splat):
-            return filled(value, target, before, self.at)
+            return splat_shard(value, target, before, self.at)
         return self.at.reshard(value, target, before)
 
     def _reshard_uses(
@@ -265,7 +265,7 @@ class _FunctionPartitioner:
     @_HANDLERS.register("mesh.get_sharding")
     def _name_sharding(self, op: ir.Operation, decision: OpDecision) -> None:
         """Materializes the sharding of a value, which has no annotation after partitioning."""
-        sharding = self.at.held[op.operands[0]].sharding
+        sharding = self.at.shards[op.operands[0]].sharding
         op.results[0].replace_all_uses_with(build.sharding(sharding, at=Builder.before(op)))
         op.erase()
 
@@ -289,7 +289,7 @@ class _FunctionPartitioner:
         option = decision.option
         if name.startswith("mesh.") and not self._is_manual(op):
             raise OpError(op, *_IS_PARTITIONED)
-        refuse(op, name, is_inside=bool(self.at.manual))
+        check_supported(op, name, is_inside=bool(self.at.manual))
         if decision.why != CHEAPEST and OPTION in op.attributes:
             del op.attributes[OPTION]
         if decision.regions:
@@ -300,7 +300,7 @@ class _FunctionPartitioner:
         else:
             for loop in padded_loops(name, rule, option, self.mesh):
                 self._mask(op, rule, option[loop], loop)
-            if not rule.has_rule and (self._gather_captured(op) or any(operand in self.at.moved for operand in op.operands)):
+            if not rule.has_rule and (self._gather_captured(op) or any(operand in self.at.resharded for operand in op.operands)):
                 op.attributes[GATHERED] = ir.UnitAttr.get()
             self.at.carried = decision.carried
             lower_op(op, rule, option, self.at)
@@ -313,7 +313,7 @@ class _FunctionPartitioner:
     def _composite(self, op: ir.Operation, body: BlockDecisions) -> None:
         """Replaces a composite that is sharded as one op by its body."""
         if self.at.reasons is not None:
-            self.at.reasons.computes(op, exchanges=False)
+            self.at.reasons.record_op(op, exchanges=False)
         copies = self._inliner.copy(op, composite_body(op))
         self._ops(copies, body)
         for result, value in zip(list(op.results), copies[-1].operands, strict=True):
@@ -329,7 +329,7 @@ class _FunctionPartitioner:
             if (loop,) in dims:
                 value, dim = op.operands[index], dims.index((loop,))
                 masked = mask_padding(value, dim, size, axes, kind, self.at)
-                op.operands[index] = self.at.adopt(masked, *self.at.held[value][:2])
+                op.operands[index] = self.at.register(masked, *self.at.shards[value][:2])
 
     def _gather_captured(self, op: ir.Operation) -> bool:
         """Replicates the values from outside that the regions of an op without a rule use; returns whether there are any."""
@@ -370,7 +370,7 @@ class _FunctionPartitioner:
     def _branches(self, op: ir.Operation, decision: OpDecision) -> None:
         """Every branch yields the decided shardings of the results; the predicate is replicated."""
         predicate = op.operands[0]
-        if predicate in self.at.held:
+        if predicate in self.at.shards:
             op.operands[0] = self._reshard(predicate, self._replicated(predicate), op)
         for inner in decision.regions:
             self._inside(inner)
@@ -387,8 +387,8 @@ class _FunctionPartitioner:
         block = op.regions[0].blocks[0]
         manual = frozenset(integers(op.attributes[MANUAL_AXES]))
         for number, (operand, argument) in enumerate(zip(op.operands, block.arguments, strict=True)):
-            if operand in self.at.held:
-                sharding = self._at_boundary(self.at.held[operand].sharding, self.at.global_shape(operand), manual)
+            if operand in self.at.shards:
+                sharding = self._at_boundary(self.at.shards[operand].sharding, self.at.global_shape(operand), manual)
                 op.operands[number] = operand = self._reshard(operand, sharding, op)
                 self.at.define(argument, without_manual_axes(sharding, manual))
                 if argument.type != operand.type:
@@ -412,7 +412,7 @@ class _FunctionPartitioner:
         for value, result, target in zip(yielded, op.results, targets, strict=True):
             if target is not None:  # distinguish the values: outside, the same shard is a shard of a larger tensor
                 outer = replace(target, partial_axes=tuple(axis for axis in target.partial_axes if axis in manual))
-                value = self.at.adopt(emit.value("convert", value.type, [value]), self.at.global_shape(result), outer)
+                value = self.at.register(emit.value("convert", value.type, [value]), self.at.global_shape(result), outer)
                 self._boundary_casts.append(op_of(value))
             result.replace_all_uses_with(value)
         op.erase()

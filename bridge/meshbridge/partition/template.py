@@ -13,10 +13,10 @@ from meshbridge.decide.decisions import CHEAPEST, OpDecision, Shardings
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.ops.option import Option
-from meshbridge.ops.refused import may_be_refused
 from meshbridge.ops.rule import ShardingRule
 from meshbridge.ops.spmd import ONLY_TYPES, Condition, Shard, SpmdProgram, default_lowering, lowering_of
 from meshbridge.ops.traits import Trait, has
+from meshbridge.ops.unsupported import may_be_unsupported
 
 
 class PartitionTemplate(NamedTuple):
@@ -48,7 +48,7 @@ def partition_template(
 def resharded(op: ir.Operation, decision: OpDecision, at: SpmdProgram) -> Iterator[tuple[int, Sharding]]:
     """The operands whose shardings differ from those that an op needs, with the latter."""
     for index, (value, need) in enumerate(zip(op.operands, decision.operands, strict=False)):
-        if need is not None and need != at.held[value].sharding:
+        if need is not None and need != at.shards[value].sharding:
             yield index, need
 
 
@@ -56,7 +56,7 @@ def _has_only_types(name: str, rule: ShardingRule, decision: OpDecision, at: Spm
     """Whether only the types of an op change, as for most ops, if the condition on its kind holds."""
     if decision.why != CHEAPEST or decision.regions or decision.layout is not None or at.reasons is not None:
         return False
-    if name.startswith("mesh.") or may_be_refused(name):
+    if name.startswith("mesh.") or may_be_unsupported(name):
         return False
     if lowering_of(name, decision.option) is not default_lowering and name not in ONLY_TYPES:
         return False

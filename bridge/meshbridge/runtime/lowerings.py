@@ -33,7 +33,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.machines.machine import OptionValue
 from meshbridge.ops.inspections import Answer
-from meshbridge.ops.refused import INSPECTION
+from meshbridge.ops.unsupported import INSPECTION
 
 MARK = "meshbridge"
 """The compiler option that marks a function of `meshbridge.jit`; its value says how to partition."""
@@ -107,7 +107,7 @@ class Replacement(pxla.MeshComputation):  # type: ignore[misc]
             sharding.type = OpSharding.Type.OTHER
             sharding.tile_assignment_dimensions, sharding.tile_assignment_devices = list(answer.tiles), list(answer.devices)
             sharding.replicate_on_last_tile_dim = True
-        self.compile_args["keepalive"][answer.asked](HloSharding.from_proto(sharding))
+        self.compile_args["keepalive"][answer.question](HloSharding.from_proto(sharding))
 
     def unreplaced(self) -> Any:
         """JAX's own computation, which XLA partitions when it is compiled."""

@@ -27,7 +27,7 @@ from meshbridge.ir.mlir import MeshError, OpError, ir
 from meshbridge.ir.sharding import Axes, Mesh, Split
 from meshbridge.ir.subaxes import whole_split
 from meshbridge.machines.machine import OptionValue
-from meshbridge.ops.refused import is_callback
+from meshbridge.ops.unsupported import is_callback
 from meshbridge.read import formats
 from meshbridge.runtime import processes, xla
 

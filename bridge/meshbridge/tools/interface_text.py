@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from meshbridge.decide.mutations import operations
 from meshbridge.ir.mlir import ir, walk_all
-from meshbridge.ops.rule import Interface, Loop, ShardingRule, affine_maps, iterates, loop_types
+from meshbridge.ops.rule import Interface, Loop, ShardingRule, affine_maps, loop_types, may_have_loops
 from meshbridge.reports.measured import to_legal
 from meshbridge.text import table
 
@@ -22,7 +22,7 @@ def interface_text(module: ir.Module) -> str:
 
 def _payload(module: ir.Module) -> Iterator[ir.Operation]:
     for op in walk_all(module):
-        if iterates(op.name) and any(_has_dimensions(value) for value in (*op.operands, *op.results)):
+        if may_have_loops(op.name) and any(_has_dimensions(value) for value in (*op.operands, *op.results)):
             yield op
 
 

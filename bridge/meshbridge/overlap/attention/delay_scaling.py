@@ -21,7 +21,7 @@ from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.ir.uses import forward_slice, is_argument
 from meshbridge.machines.compile_target import CompileTarget
-from meshbridge.ops.dimensions import RESHAPE, TRANSPOSE, operand_dims, reshaped_dim, varies
+from meshbridge.ops.dimensions import RESHAPE, TRANSPOSE, operand_dims, reshaped_dim, varies_along
 from meshbridge.ops.linear import SCALE
 from meshbridge.ops.number_classes import scales_exactly
 from meshbridge.ops.traits import Trait, ops_with
@@ -239,7 +239,7 @@ def _scaling(op: ir.Operation, meshes: Mapping[str, Mesh]) -> _Scaling | None:
         if factor is None or not _is_wide(op.results[0]):
             continue
         for dim, size in enumerate(shape_of(op.results[0])):
-            sums = linear_reductions(op, dim) if size != 1 and not varies(factor.value, dim) else None
+            sums = linear_reductions(op, dim) if size != 1 and not varies_along(factor.value, dim) else None
             reduced = [_reduced(each, meshes) for each in sums or ()]
             found = tuple(each for each in reduced if each is not None)
             if not found or len(found) != len(reduced) or not _are_over_alike((*factor.sums, *(each.op for each in found))):

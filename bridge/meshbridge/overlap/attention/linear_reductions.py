@@ -10,7 +10,7 @@ from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import in_program_order, ir
 from meshbridge.ir.uses import look_through
-from meshbridge.ops.dimensions import BROADCAST, REDUCE, result_dim, varies
+from meshbridge.ops.dimensions import BROADCAST, REDUCE, result_dim, varies_along
 from meshbridge.ops.einsum import DOT, Einsum
 from meshbridge.ops.linear import SCALE
 from meshbridge.ops.traits import Trait, has
@@ -34,7 +34,7 @@ class PathOp:
         if self.op.name not in SCALE:
             return None
         other: ir.Value = self.op.operands[1 - self.side]
-        return None if varies(other, self.made) else other
+        return None if varies_along(other, self.made) else other
 
     @property
     def mask(self) -> ir.Value | None:

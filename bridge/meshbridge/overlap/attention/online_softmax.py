@@ -16,7 +16,7 @@ from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, find, in_program_order, ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.ir.uses import erase_dead, forward_slice
-from meshbridge.ops.dimensions import operand_dims, varies
+from meshbridge.ops.dimensions import operand_dims, varies_along
 from meshbridge.ops.replication import is_divided
 from meshbridge.ops.traits import Trait, has, ops_with
 from meshbridge.overlap.attention.block_trace import BlockTrace, BlockWriter, producer
@@ -316,7 +316,7 @@ def scores_of(exponential: ir.Operation, keys: int) -> tuple[ir.Value, ir.Value 
     """The scores, and what is subtracted from all of a query before they are exponentiated."""
     argument = exponential.operands[0]
     op = producer(argument, exponential.block)
-    if op is not None and op.name == _SUBTRACT and not varies(op.operands[1], keys):
+    if op is not None and op.name == _SUBTRACT and not varies_along(op.operands[1], keys):
         return op.operands[0], op.operands[1]
     return argument, None
 

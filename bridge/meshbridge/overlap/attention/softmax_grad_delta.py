@@ -16,7 +16,7 @@ from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import Builder, element_of, op_of, shape_of, tensor
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.uses import defining_op
-from meshbridge.ops.dimensions import TRANSPOSE, varies
+from meshbridge.ops.dimensions import TRANSPOSE, varies_along
 from meshbridge.ops.einsum import DOT, Einsum
 from meshbridge.overlap.attention.block_trace import BlockWriter
 from meshbridge.overlap.attention.linear_reductions import is_zero, reduces
@@ -112,12 +112,12 @@ def _product(value: ir.Value, keys: int) -> _Product:
         inner = _product(op.operands[1], keys)
         masks = (op.operands[0], *inner.masks)
         return replace(inner, masks=masks, masked=inner.by_key, masked_factors=bool(inner.by_query))
-    if op is None or op.name not in (_MULTIPLY, _DIVIDE) or (op.name == _DIVIDE and varies(op.operands[1], keys)):
+    if op is None or op.name not in (_MULTIPLY, _DIVIDE) or (op.name == _DIVIDE and varies_along(op.operands[1], keys)):
         return _Product((value,))
     by = op.name.removeprefix("stablehlo.")
     product = _Product(())
     for side, operand in enumerate(op.operands):
-        if varies(operand, keys):
+        if varies_along(operand, keys):
             product = product.times(_product(operand, keys))
         else:
             product = product.times(_Product((), ((by if side else "multiply", operand),)))

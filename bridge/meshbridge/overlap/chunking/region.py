@@ -14,7 +14,7 @@ from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.exchange import COMBINERS
 from meshbridge.ir.mlir import ancestor_in, ir
 from meshbridge.ir.uses import defining_op
-from meshbridge.ops.einsum import DOT, Division, is_piece
+from meshbridge.ops.einsum import DOT, LoopDivision, is_divided
 from meshbridge.ops.rule import Interface, signature
 from meshbridge.ops.traits import Trait, ops_with
 from meshbridge.overlap.chunking.axis import Carried, Rows, carry, on_piece
@@ -107,14 +107,14 @@ class Segment:
         if rows is None:
             return value
         smaller = in_size(value, rows.dim, divide=self.pieces)
-        return smaller(emit) if smaller else Division(self.pieces, rows.outer).take(emit, value, rows.dim, number)
+        return smaller(emit) if smaller else LoopDivision(self.pieces, rows.outer).take(emit, value, rows.dim, number)
 
     def _join(self, ip: ir.InsertionPoint, parts: list[ir.Value], op: ir.Operation, carried: Carried, number: int) -> ir.Value:
         emit = Builder(op.location, ip)
         rows = carried.results[number]
         if rows is None:
             return reduce(lambda one, other: emit.elementwise(COMBINERS[carried.summed], one, other), parts)
-        return Division(self.pieces, rows.outer).join(emit, parts, rows.dim)
+        return LoopDivision(self.pieces, rows.outer).join(emit, parts, rows.dim)
 
 
 def readers(value: ir.Value, block: ir.Block) -> Iterator[ir.Operation]:
@@ -149,7 +149,7 @@ class Segments:
         """The segments that begin with a collective, for each dimension whose pieces have at least `least` elements, where it is
         one of the two minor ones."""
         value, shape = op.operands[0], shape_of(op.operands[0])
-        if is_piece(value):
+        if is_divided(value):
             return
         for dim, size in enumerate(shape):
             if size % self.pieces or size < self.pieces or (dim >= len(shape) - 2 and size // self.pieces < least):
@@ -275,7 +275,7 @@ class _Growth:
             if carried is None:
                 continue
             if op.name in OPENING | _CLOSING and not self._is_small(op):
-                if op.name in OPENING and op not in self.beginnings and not is_piece(op.operands[0]):
+                if op.name in OPENING and op not in self.beginnings and not is_divided(op.operands[0]):
                     found[op] = carried
                 continue
             waiting += [(each, along) for each, along in zip(op.operands, carried.operands, strict=True) if along is not None]

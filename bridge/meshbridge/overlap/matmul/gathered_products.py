@@ -12,7 +12,7 @@ from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import find, in_program_order, ir
 from meshbridge.ir.sharding import DYNAMIC
-from meshbridge.ops.einsum import DOT, Division, Einsum, is_piece
+from meshbridge.ops.einsum import DOT, Einsum, LoopDivision, is_divided
 from meshbridge.ops.traits import Trait, ops_with
 
 _MOVING = ops_with(Trait.COLLECTIVE, dialect="mesh") - ops_with(Trait.REDUCING, Trait.ROOTED)
@@ -48,10 +48,10 @@ class GatheredProducts:
         return tuple(reader.product.op for reader in self.readers)
 
     @cached_property
-    def division(self) -> Division:
+    def division(self) -> LoopDivision:
         """Of the result. A piece of each shard, where shards are put together along the divided dimension."""
         shard = shape_of(self.collective.operands[0])[self.dim]
-        return Division(self.pieces, shape_of(self.value)[self.dim] // shard)
+        return LoopDivision(self.pieces, shape_of(self.value)[self.dim] // shard)
 
     def gain(self, prices: OverlapCosts) -> float:
         """Predicted seconds by which the step becomes shorter."""
@@ -76,7 +76,7 @@ class GatheredProducts:
         emit = Builder.before(collective)
         shape = shape_of(self.value)
         shape[self.dim] //= self.pieces
-        of_shard = Division(self.pieces)
+        of_shard = LoopDivision(self.pieces)
         moved = [
             emit.again(
                 collective, tensor(shape, element_of(self.value)), [of_shard.take(emit, collective.operands[0], self.dim, number)]
@@ -108,7 +108,7 @@ def gathered_products(module: ir.Module, most: int, least: int) -> Iterator[list
     divided dimension, best first where nothing is known of prices."""
     for collective in find(module.operation, _MOVING):
         sizes = (*shape_of(collective.operands[0]), *shape_of(collective.results[0]))
-        if DYNAMIC in sizes or is_piece(collective.operands[0]):
+        if DYNAMIC in sizes or is_divided(collective.operands[0]):
             continue
         readers = _readers(collective)
         if readers and (ways := [*_ways(collective, readers, most, least)]):

@@ -1,4 +1,4 @@
-"""The edge of a partitioned program: callers hold equal shards, and are told of what."""
+"""The boundary of a partitioned program: callers hold equal shards, and attributes describe them."""
 
 from __future__ import annotations
 
@@ -11,44 +11,43 @@ from meshbridge.ir.sharding import Mesh, Sharding, Split, even_split, is_even
 from meshbridge.ops.spmd import SpmdProgram
 
 
-def in_equal_shards(shape: tuple[int, ...], mesh: Mesh, sharding: Sharding) -> Sharding:
-    """What a caller holds of a tensor of `shape` in place of `sharding`, if that has halo sizes or offsets: it stays split where
-    the shards are equal."""
+def boundary_sharding(shape: tuple[int, ...], mesh: Mesh, sharding: Sharding) -> Sharding:
+    """The sharding in which a caller holds a tensor of `shape`: without halos and offsets, split where shards are equal."""
     if sharding.is_plain:
         return sharding
     return replace(sharding.plain(), split_axes=even_split(shape, mesh, sharding.split_axes))
 
 
 def return_equal_shards(terminator: ir.Operation, results: list[Sharding], at: SpmdProgram) -> list[Sharding]:
-    """Reshards the results that have halo sizes or offsets to what callers can hold. Returns the shardings of all results."""
-    held = list(results)
+    """Reshards results with halos or offsets to equal shards. Returns the shardings of all results."""
+    returned = list(results)
     for index, (value, sharding) in enumerate(zip(terminator.operands, results, strict=True)):
         if not sharding.is_plain:
-            held[index] = in_equal_shards(at.global_shape(value), at.mesh, sharding)
-            terminator.operands[index] = at.reshard(value, held[index], terminator)
-    return held
+            returned[index] = boundary_sharding(at.global_shape(value), at.mesh, sharding)
+            terminator.operands[index] = at.reshard(value, returned[index], terminator)
+    return returned
 
 
 def set_boundary(function: ir.Operation, name: str, types: list[ir.Type], shardings: list[Sharding]) -> None:
-    """Writes down what each argument or result is a shard of."""
-    said = entries(function, name)
+    """Records the sharding and global type of each argument or result."""
+    attributes = entries(function, name)
     of_sharding: dict[Sharding, dict[str, ir.Attribute]] = {}
-    for entry, whole, sharding in zip(said, types, shardings, strict=True):
-        if isinstance(whole, ir.RankedTensorType):
+    for entry, global_type, sharding in zip(attributes, types, shardings, strict=True):
+        if isinstance(global_type, ir.RankedTensorType):
             if sharding not in of_sharding:
                 of_sharding[sharding] = _boundary(sharding)
             entry |= of_sharding[sharding]
-            entry[BOUNDARY_GLOBAL] = ir.TypeAttr.get(whole)
-    set_entries(function, name, said)
+            entry[BOUNDARY_GLOBAL] = ir.TypeAttr.get(global_type)
+    set_entries(function, name, attributes)
 
 
 def _boundary(sharding: Sharding) -> dict[str, ir.Attribute]:
-    said = {BOUNDARY_MESH: ir.FlatSymbolRefAttr.get(sharding.mesh), BOUNDARY_SPLIT: axis_array_attr(sharding.split_axes)}
-    return said | {BOUNDARY_PARTIAL: axes_attr(sharding.partial_axes)} if sharding.partial_axes else said
+    attributes = {BOUNDARY_MESH: ir.FlatSymbolRefAttr.get(sharding.mesh), BOUNDARY_SPLIT: axis_array_attr(sharding.split_axes)}
+    return attributes | {BOUNDARY_PARTIAL: axes_attr(sharding.partial_axes)} if sharding.partial_axes else attributes
 
 
-def set_results(function: ir.Operation, at: SpmdProgram) -> None:
-    """Writes down what the results of payload ops are shards of, where these are equal."""
+def record_result_shardings(function: ir.Operation, at: SpmdProgram) -> None:
+    """Records the shardings of results of payload ops, if their shards are equal."""
     for op in walk(function):
         if op.name.startswith(("func.", "mesh.")):
             continue
@@ -60,7 +59,7 @@ def set_results(function: ir.Operation, at: SpmdProgram) -> None:
 def _lists(value: ir.Value, at: SpmdProgram) -> Split:
     """The axes that split each dimension, then the partial ones, without trailing empty lists.
 
-    () for a value that is replicated or has no equal shards.
+    () for a value that is replicated or has unequal shards.
     """
     sharding = at.sharding(value)
     if sharding is None or sharding.is_replicated or not sharding.is_plain:

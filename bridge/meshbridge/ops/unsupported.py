@@ -1,4 +1,4 @@
-"""Ops that a partitioned program cannot have, and why."""
+"""Ops and types that partitioning does not support, and why."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import CUSTOM_CALL, OpError, call_target, ir
 
 MAX_BYTES = 2**63 - 1
-"""Of one tensor, as XLA counts them."""
+"""The largest size of one tensor in XLA."""
 
 PLACEMENT = "annotate_device_placement"
-"""The call that says in which memory its value is kept. Its operand is its result, and each device keeps its own shard there."""
+"""The target that selects the memory of a value. It returns its operand; each device places its own shard."""
 
 INSPECTION = "meshbridge.inspect_sharding"
-"""The call that asks how its operand is sharded (`inspections`). It does nothing when the program runs."""
+"""The target that asks how its operand is sharded (`inspections`). It does nothing at run time."""
 
 _EFFECT = "has a side effect that would happen once per device"
 _DEVICE = "says which device runs it, which has no meaning where programs compute on global tensors"
 _GROUPS = "exchanges shards, which has no meaning where programs compute on global tensors"
 
-REFUSED: dict[str, tuple[str, str]] = {
+UNSUPPORTED: dict[str, tuple[str, str]] = {
     **{
         f"stablehlo.{name}": (_EFFECT, "keep it out of the partitioned program") for name in ("infeed", "outfeed", "send", "recv")
     },
@@ -30,9 +30,9 @@ REFUSED: dict[str, tuple[str, str]] = {
     "stablehlo.collective_reduce": ("sums up on one device, for which there is no lowering", "use stablehlo.all_reduce"),
     "stablehlo.set_dimension_size": ("makes a size that is only known at run time", "pad to a size that is known"),
 }
-"""Ops that are refused anywhere: what is wrong with them, and a way out."""
+"""By op that is never supported: the reason, and a hint."""
 
-INSIDE_ONLY: dict[str, str] = {
+MANUAL_ONLY: dict[str, str] = {
     **{f"stablehlo.{name}": _DEVICE for name in ("partition_id", "replica_id")},
     **{
         f"stablehlo.{name}": _GROUPS
@@ -47,27 +47,26 @@ INSIDE_ONLY: dict[str, str] = {
         )
     },
 }
-"""Ops that are refused outside of manual computations."""
+"""Ops that are supported only in manual computations."""
 
 
-def may_be_refused(name: str) -> bool:
-    """Whether `refuse` raises for some op of that name."""
-    return name in REFUSED or name in INSIDE_ONLY or name == CUSTOM_CALL
+def may_be_unsupported(name: str) -> bool:
+    """True if `check_supported` can raise for an op of that name."""
+    return name in UNSUPPORTED or name in MANUAL_ONLY or name == CUSTOM_CALL
 
 
-def refuse(op: ir.Operation, name: str, *, is_inside: bool) -> None:
-    """Raises OpError for an op of that name that a partitioned program cannot have; `is_inside` a manual computation it may have
-    more."""
-    if name in REFUSED:
-        raise OpError(op, *REFUSED[name])
-    if name in INSIDE_ONLY and not is_inside:
-        raise OpError(op, INSIDE_ONLY[name], "move it into a manual computation; --local takes the program as one device's")
+def check_supported(op: ir.Operation, name: str, *, is_inside: bool) -> None:
+    """Raises OpError for an op of that name that is not supported; `is_inside` a manual computation more ops are."""
+    if name in UNSUPPORTED:
+        raise OpError(op, *UNSUPPORTED[name])
+    if name in MANUAL_ONLY and not is_inside:
+        raise OpError(op, MANUAL_ONLY[name], "move it into a manual computation; --local takes the program as one device's")
     if name == CUSTOM_CALL and has_effect(op) and not is_callback(op):
         raise OpError(op, _EFFECT, "keep it out of the partitioned program")
 
 
 def is_callback(op: ir.Operation) -> bool:
-    """Whether a custom call is one of a Python function of the process that has traced it."""
+    """True if a custom call calls a Python function of the process that traced it."""
     return bool(_CALLBACK.fullmatch(call_target(op)))
 
 
@@ -76,25 +75,25 @@ _CALLBACK = re.compile(r"xla_(ffi_)?(partitioned_)?python_(cpu|gpu)_callback|xla
 
 
 DEVICE = "meshbridge.device"
-"""Attribute of a call of Python: the logical device that makes the call, where that is another one than the first."""
+"""The attribute of a Python callback that names the logical device to run it, if that is not the first one."""
 
 
-def is_of_shards(op: ir.Operation) -> bool:
-    """Whether each device calls a Python function with the shards that it holds (`jax.debug.callback(…, partitioned=True)`)."""
+def is_partitioned_callback(op: ir.Operation) -> bool:
+    """True if each device calls a Python function with its own shards (`jax.debug.callback(…, partitioned=True)`)."""
     return is_callback(op) and "_partitioned_" in call_target(op)
 
 
 def has_effect(op: ir.Operation) -> bool:
-    """Whether a call does what must not be done by every device. A placement is for each device's own shard, and questions are
-    answered before the program runs."""
+    """True if a call has an effect that must not happen once per device. Placements apply to each device's own shard, and
+    inspections are answered before the program runs."""
     if call_target(op) in (PLACEMENT, INSPECTION):
         return False
     return "has_side_effect" in op.attributes and ir.BoolAttr(op.attributes["has_side_effect"]).value
 
 
-def refuse_types(op: ir.Operation, values: Iterable[ir.Value]) -> None:
-    """Raises OpError, which names `op`, for quantized tensors among `values`, sums over shards of which have no meaning, and for
-    those too large for any size."""
+def check_types(op: ir.Operation, values: Iterable[ir.Value]) -> None:
+    """Raises OpError, which names `op`, for quantized tensors among `values`, whose sums over shards have no meaning, and for
+    tensors larger than MAX_BYTES."""
     for value in values:
         kind = value.type
         if not isinstance(kind, ir.RankedTensorType):
@@ -102,5 +101,5 @@ def refuse_types(op: ir.Operation, values: Iterable[ir.Value]) -> None:
         if "!quant." in str(kind.element_type):
             raise OpError(op, f"has a quantized tensor, {kind}, which partitioning does not support", "dequantize it first")
         if prod(kind.shape) > MAX_BYTES // 16 and (size := tensor_bytes(value)) > MAX_BYTES:
-            found = f"has a tensor of {size:.3g} bytes, {kind}, expected at most 2^63 - 1, as sizes have 64 bits"
-            raise OpError(op, found, "compute it in several tensors")
+            problem = f"has a tensor of {size:.3g} bytes, {kind}, expected at most 2^63 - 1, as sizes have 64 bits"
+            raise OpError(op, problem, "compute it in several tensors")
