@@ -42,7 +42,7 @@ TABLES = {
     "analysis/device_numbers.py": "what ops compute, on the numbers of devices",
     "analysis/known_values.py": "what ops compute, on integers",
     "collectives/combine_collectives.py": "how collectives of a kind are laid out side by side",
-    "collectives/joins.py": "the reductions that ops of two operands commute with",
+    "collectives/commuting_ops.py": "the reductions that ops of two operands commute with",
     "ir/exchange.py": "stands below `ops`, where traits are",
     "ir/mlir.py": "stands below `ops`, where traits are",
     "legalize/inline_calls.py": "conditions under which annotations say nothing",

@@ -6,21 +6,21 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbridge.collectives.permute_plans import Edges, LaneExchange, LanePermute, Launch, Moves, Planner
+from meshbridge.collectives.permute_plans import Edges, LaneExchange, LanePermute, Launch, PermutePairs, Planner
 from meshbridge.ir.groups import rotated, shifted
 
 
-def moves(pairs: list[tuple[int, int]], size: int = 8) -> Moves:
+def moves(pairs: list[tuple[int, int]], size: int = 8) -> PermutePairs:
     table = np.array(pairs, np.int64)
-    return Moves(table[:, 0], table[:, 1], size)
+    return PermutePairs(table[:, 0], table[:, 1], size)
 
 
 def by_bytes(count: int, limit: float = 0) -> Planner:
-    return Planner(count, limit, 0, lambda launch: launch.sent(count))
+    return Planner(count, limit, 0, lambda launch: launch.total_bytes(count))
 
 
 def by_time(count: int, launch: float, *, joins: bool = False) -> Planner:
-    return Planner(count, 0, launch, lambda each: each.longest + launch, joins)
+    return Planner(count, 0, launch, lambda each: each.busiest_bytes + launch, joins)
 
 
 def edges_of(launch: Launch) -> tuple[Edges, ...]:
@@ -28,7 +28,7 @@ def edges_of(launch: Launch) -> tuple[Edges, ...]:
 
 
 @st.composite
-def permutes(draw: st.DrawFn) -> tuple[int, list[Moves]]:
+def permutes(draw: st.DrawFn) -> tuple[int, list[PermutePairs]]:
     """A group, and what several permutes do in it."""
     count = draw(st.integers(2, 6))
     found = []
@@ -42,7 +42,7 @@ def permutes(draw: st.DrawFn) -> tuple[int, list[Moves]]:
 
 
 @given(permutes(), st.sampled_from([0.0, 24.0, 1e9]), st.sampled_from([0.0, 10.0, 1e6]), st.booleans())
-def test_every_edge_is_in_one_launch(drawn: tuple[int, list[Moves]], limit: float, launch: float, joins: bool) -> None:
+def test_every_edge_is_in_one_launch(drawn: tuple[int, list[PermutePairs]], limit: float, launch: float, joins: bool) -> None:
     count, found = drawn
     price = by_bytes(count).price if not launch else by_time(count, launch).price
     plan = Planner(count, limit, launch, price, joins).plan(found)
@@ -59,14 +59,14 @@ def test_every_edge_is_in_one_launch(drawn: tuple[int, list[Moves]], limit: floa
     ]
     assert sorted(delivered) == sorted(wanted)
     assert len(plan) <= len(found)
-    assert sum(each.longest for each in plan) <= sum(each.size for each in found)
+    assert sum(each.busiest_bytes for each in plan) <= sum(each.size for each in found)
     if not launch:
-        assert sum(each.sent(count) for each in plan) <= sum(each.size * len(each.senders) for each in found)
+        assert sum(each.total_bytes(count) for each in plan) <= sum(each.size * len(each.senders) for each in found)
     for each in plan:
         _check(each, found)
 
 
-def _check(launch: Launch, found: list[Moves]) -> None:
+def _check(launch: Launch, found: list[PermutePairs]) -> None:
     if isinstance(launch, LaneExchange):
         rows = list(zip(launch.edges.senders.tolist(), launch.edges.receivers.tolist(), launch.slot.tolist(), strict=True))
         assert len({*rows}) == len(rows)

@@ -1,4 +1,4 @@
-"""`all-reduce-folder`: one all-reduce where one feeds the next (the RFC)."""
+"""`all-reduce-folder`: one all-reduce for two in a row (the RFC)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class AllReduceFolder(PatternPass):
              %1 = mesh.all_reduce %0 on @m mesh_axes = [1] : tensor<4xf32> -> tensor<4xf32>
     Output:  %1 = mesh.all_reduce %x on @m mesh_axes = [0, 1] : tensor<4xf32> -> tensor<4xf32>
 
-    The first one must have no other use: it would stay, and the second would send more. An axis may be in both only for kinds
-    that do not count (max, min, and, or).
+    The first one must have no other use: it would stay, and the second would send more. An axis may be in both only for
+    idempotent kinds (max, min, and, or).
     """
 
     name: ClassVar[str] = "all-reduce-folder"
@@ -50,7 +50,7 @@ AllReduceFolder.patterns = (on(AllReduceOp, fold),)
 
 
 def _agree(inner: AllReduceOp, outer: AllReduceOp) -> bool:
-    """Whether both together reduce in one way. An average of integers rounds, and so may not be taken over more at once."""
+    """True if both perform the same reduction. An average of integers rounds, so it cannot be taken over more devices at once."""
     kind, element = outer.reduction, element_of(outer.input.type)
     if (inner.mesh, inner.reduction, element) != (outer.mesh, kind, element_of(outer.operation.results[0].type)):
         return False

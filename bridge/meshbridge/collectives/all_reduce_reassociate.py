@@ -1,4 +1,4 @@
-"""`all-reduce-reassociate`: compute first, reduce once (the RFC)."""
+"""`all-reduce-reassociate`: computes first and reduces once (the RFC)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshbridge.analysis.known_values import is_splat
-from meshbridge.collectives import joins
+from meshbridge.collectives import commuting_ops
 from meshbridge.collectives.rewriter import MeshRewriter, PatternPass, on, sharing_key
 from meshbridge.dialect import build
 from meshbridge.dialect.constraints import is_integer
@@ -22,7 +22,7 @@ from meshbridge.ops.traits import Trait, linear_operands, multilinear_operands, 
 @register
 @dataclass(frozen=True)
 class AllReduceReassociate(PatternPass):
-    """Moves all-reduces below operations that commute with them, where they become fewer or no larger.
+    """Moves all-reduces below operations that commute with them, if they become fewer or no larger.
 
     Input:   %0 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
              %1 = mesh.all_reduce %y on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
@@ -30,34 +30,34 @@ class AllReduceReassociate(PatternPass):
     Output:  %0 = stablehlo.add %x, %y : tensor<4xf32>
              %2 = mesh.all_reduce %0 on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
 
-    Operations of two all-reduces: `joins.JOINS`, and `concatenate`. Of one: those that rearrange or drop elements, for sums also
-    `negate`, `real`, `imag`, scaling and `dot_general` by what all devices of a group hold alike, and a `reduce` of the same
-    kind. An all-reduce that something else uses stays where it is, and so does one that would become larger.
+    Operations on two all-reduces: `commuting_ops.COMMUTING`, and `concatenate`. On one: those that rearrange or drop elements, a
+    `reduce` of the same kind, and for sums also `negate`, `real`, `imag`, scaling and `dot_general` by replicated values. An
+    all-reduce with other uses stays, and so does one that would become larger.
     """
 
     name: ClassVar[str] = "all-reduce-reassociate"
 
 
 def reassociate(op: ir.Operation, rewriter: MeshRewriter) -> bool:
-    """Moves the all-reduces that `op` reads below it, if that keeps the value and they become fewer or no larger."""
+    """Moves the all-reduces that `op` reads below it, if they commute with it and become fewer or no larger."""
     operands = list(op.operands)
-    found = [rewriter.collective(operand, AllReduceOp, op) for operand in operands]
-    first = next((each for each in found if each is not None), None)
-    if first is None or not joins.keeps_type(first):
+    totals = [rewriter.collective(operand, AllReduceOp, op) for operand in operands]
+    template = next((total for total in totals if total is not None), None)
+    if template is None or not commuting_ops.keeps_type(template):
         return False
     if any(
-        each is not None and rewriter.uses(value) != operands.count(value) for each, value in zip(found, operands, strict=True)
+        total is not None and rewriter.uses(value) != operands.count(value) for total, value in zip(totals, operands, strict=True)
     ):
         return False
     alike = [
-        each is not None and joins.keeps_type(each) and sharing_key(each.operation) == sharing_key(first.operation)
-        for each in found
+        total is not None and commuting_ops.keeps_type(total) and sharing_key(total.operation) == sharing_key(template.operation)
+        for total in totals
     ]
-    if not (_joins_all(op, first, alike) or _passes_one(op, first, found, alike, rewriter)):
+    if not (_commutes_with_all(op, template, alike) or _commutes_with_one(op, template, totals, alike, rewriter)):
         return False
-    mesh, axes, kind = rewriter.meshes[first.mesh], first.mesh_axes, first.reduction
-    location = first.operation.location
-    inputs = [each.input if each is not None else None for each in found]
+    mesh, axes, kind = rewriter.meshes[template.mesh], template.mesh_axes, template.reduction
+    location = template.operation.location
+    inputs = [total.input if total is not None else None for total in totals]
     for number, value in enumerate(inputs):
         if value is not None:
             rewriter.feed(op, number, value)
@@ -65,44 +65,44 @@ def reassociate(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     return True
 
 
-def _joins_all(op: ir.Operation, first: AllReduceOp, alike: list[bool]) -> bool:
+def _commutes_with_all(op: ir.Operation, total: AllReduceOp, alike: list[bool]) -> bool:
     if op.name == "stablehlo.concatenate":
-        return all(alike) and first.reduction != "generic"
-    return all(alike) and joins.joins(op.name, first.reduction, element_of(first.input.type))
+        return all(alike) and total.reduction != "generic"
+    return all(alike) and commuting_ops.commutes(op.name, total.reduction, element_of(total.input.type))
 
 
-def _passes_one(
-    op: ir.Operation, first: AllReduceOp, found: list[AllReduceOp | None], alike: list[bool], rewriter: MeshRewriter
+def _commutes_with_one(
+    op: ir.Operation, total: AllReduceOp, totals: list[AllReduceOp | None], alike: list[bool], rewriter: MeshRewriter
 ) -> bool:
-    """Whether `op` commutes with the one all-reduce among its operands."""
-    if sum(each is not None for each in found) != 1:
+    """True if `op` commutes with the only all-reduce among its operands."""
+    if sum(operand_total is not None for operand_total in totals) != 1:
         return False
-    kind, element, number = first.reduction, element_of(first.input.type), alike.index(True)
+    kind, element, number = total.reduction, element_of(total.input.type), alike.index(True)
     if op.name in _REARRANGING:
         return kind != "generic"
     if op.name == "stablehlo.reduce":
-        same = len(found) == 2 and number == 0 and body_kind(op) == kind
-        return same and is_splat(op.operands[1], neutral(kind, element))
+        is_alone = len(totals) == 2 and number == 0 and body_kind(op) == kind
+        return is_alone and is_splat(op.operands[1], neutral(kind, element))
     if kind not in ("sum", "average") or (kind == "average" and is_integer(element)):
         return False
     if op.name in _SCALING:
         scale = op.operands[1 - number]
         exact = op.name != "stablehlo.divide" or not is_integer(element)
-        return number in multilinear_operands(op.name) and exact and rewriter.is_replicated(scale, first.mesh, first.mesh_axes)
+        return number in multilinear_operands(op.name) and exact and rewriter.is_replicated(scale, total.mesh, total.mesh_axes)
     if op.name == "stablehlo.dot_general":
-        smaller = type_bytes(op.results[0].type) <= type_bytes(first.input.type)
-        return smaller and rewriter.is_replicated(op.operands[1 - number], first.mesh, first.mesh_axes)
+        smaller = type_bytes(op.results[0].type) <= type_bytes(total.input.type)
+        return smaller and rewriter.is_replicated(op.operands[1 - number], total.mesh, total.mesh_axes)
     return op.name in _LINEAR
 
 
 _REARRANGING = ops_with(Trait.SHAPING, Trait.STRIDED) - {"stablehlo.broadcast_in_dim", "stablehlo.pad"}
-"""They compute nothing, so that they commute with any reduction, and make its operand no larger."""
+"""Ops that compute nothing commute with any reduction. These do not enlarge its operand."""
 
 _LINEAR = frozenset(name for name in ops_with(Trait.ELEMENTWISE) if linear_operands(name) == (0,))
 
 _SCALING = ops_with(Trait.ELEMENTWISE) & ops_with(Trait.MULTILINEAR)
-"""Those of which an operand may be a sum if the other one scales it."""
+"""Ops of which one operand may be a sum and the other scales it."""
 
-_READERS = joins.NAMES | ops_with(Trait.LINEAR, Trait.MULTILINEAR) | {"stablehlo.reduce"}
+_READERS = commuting_ops.NAMES | ops_with(Trait.LINEAR, Trait.MULTILINEAR) | {"stablehlo.reduce"}
 
 AllReduceReassociate.patterns = (on(AllReduceOp, reassociate, _READERS),)

@@ -1,4 +1,4 @@
-"""`broadcast-in-loops`: what a loop reads broadcast is broadcast in every trip, not held in memory around the loop."""
+"""`broadcast-in-loops`: broadcasts inside of loops, instead of keeping broadcast values in memory during the loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BROADCAST = "stablehlo.broadcast_in_dim"
 @register
 @dataclass(frozen=True)
 class BroadcastInLoops(Pass):
-    """Repeats within loops the broadcasts that make data larger and that only their readers there need.
+    """Moves broadcasts that enlarge data into the loops that read them.
 
     Input:   %0 = stablehlo.broadcast_in_dim %mask, dims = [1, 2] : (tensor<4x4xi1>) -> tensor<8x4x4xi1>
              %1:2 = stablehlo.while(%a = %0, %b = %x) {
@@ -31,8 +31,8 @@ class BroadcastInLoops(Pass):
                stablehlo.return %a, %2
              }
 
-    Readers compute broadcasts on the way, but not across the border of a loop, where compilers store them: the causal mask of
-    attention for all batches and heads, while layers run forward and backward. What is carried for nothing, compilers drop.
+    Compilers fuse broadcasts into their readers, but store them at the boundary of a loop: the causal mask of attention for all
+    batches and heads, during the forward and the backward layers. Compilers drop loop-carried values that are not read.
     """
 
     name: ClassVar[str] = "broadcast-in-loops"
@@ -45,26 +45,26 @@ class BroadcastInLoops(Pass):
 
 
 def _broadcast_in(loop: ir.Operation, block: ir.Block) -> bool:
-    """Repeats at the beginning of `block`, the condition or the body of `loop`, what it reads broadcast from outside of it."""
+    """Repeats at the beginning of `block`, the condition or the body of `loop`, the outer broadcasts that it reads."""
     initial = carried_unchanged(loop, block)
     ops = [op for view in block.operations for op in walk(view.operation)]
-    *_, last = block.operations
+    *_, end = block.operations
     inside = {result for op in ops for result in op.results}
-    made: dict[ir.Value, ir.Value] = {}
-    emit = Builder(loop.location, ir.InsertionPoint.at_block_begin(block))
+    copies: dict[ir.Value, ir.Value] = {}
+    builder = Builder(loop.location, ir.InsertionPoint.at_block_begin(block))
     for op in ops:
-        for number, operand in enumerate(op.operands) if op != last.operation else ():
+        for number, operand in enumerate(op.operands) if op != end.operation else ():
             value = initial.get(operand, operand)
             if value in inside or (source := _broadcast(value)) is None:
                 continue
-            if value not in made:
-                made[value] = emit.again(source, value.type, list(source.operands))
-            op.operands[number] = made[value]
-    return bool(made)
+            if value not in copies:
+                copies[value] = builder.again(source, value.type, list(source.operands))
+            op.operands[number] = copies[value]
+    return bool(copies)
 
 
 def _broadcast(value: ir.Value) -> ir.Operation | None:
-    """The broadcast that gives `value`, if it makes data larger."""
+    """The broadcast that computes `value`, if it enlarges data."""
     op = defining_op(value)
     if op is None or op.name != _BROADCAST or not isinstance(value.type, ir.RankedTensorType):
         return None

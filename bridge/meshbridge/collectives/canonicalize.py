@@ -13,7 +13,7 @@ from meshbridge.ir.passes import Pass, register
 
 
 def _alternate(module: ir.Module, stock: str, ours: Callable[[ir.Module], bool]) -> None:
-    """Runs MLIR's passes and our step one after the other until ours finds nothing more to do: each makes work for the other."""
+    """Alternates MLIR's passes with our step until the step changes nothing: each creates work for the other."""
     run_stock_passes(module, f"builtin.module({stock})")
     while ours(module):
         run_stock_passes(module, f"builtin.module({stock})")

@@ -1,4 +1,4 @@
-"""`delay-reductions`: what a loop adds up is reduced once, after the loop, instead of in every trip."""
+"""`delay-reductions`: reduces the sum that a loop accumulates once after the loop, instead of in every iteration."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import ClassVar
 
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.analysis.trip_count import trip_count
-from meshbridge.collectives import joins
-from meshbridge.collectives.accumulations import Joining, joining, kind_of, source_of
+from meshbridge.collectives import commuting_ops
 from meshbridge.collectives.all_reduce_reassociate import AllReduceReassociate
+from meshbridge.collectives.loop_accumulation import AccumulatingOp, accumulating_op, kind_of, source_of
 from meshbridge.collectives.reduce_scatter_reassociate import ReduceScatterReassociate
 from meshbridge.collectives.rewriter import MeshRewriter
-from meshbridge.collectives.stacks import communicate_stacks
+from meshbridge.collectives.stacked_collectives import move_stacked_collectives
 from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.builder import Builder, op_of, tensor
 from meshbridge.ir.elements import neutral, type_bytes
@@ -26,7 +26,7 @@ from meshbridge.ops.linear import is_widening
 @register
 @dataclass(frozen=True)
 class DelayReductions(Pass):
-    """Moves reductions below linear operations, and those that a loop only accumulates behind the loop.
+    """Moves reductions below linear operations, and reductions that a loop only accumulates after the loop.
 
     Input:   %0:2 = stablehlo.while(%i = %zero, %a = %start) {
                %1 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
@@ -40,18 +40,19 @@ class DelayReductions(Pass):
              %1 = mesh.all_reduce %0#1 on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
              %2 = stablehlo.add %start, %1
 
-    The carried value becomes a partial one; it starts as what the reduction ignores, and what it started as is added in the end.
-    Nothing else in the loop may read it. The same goes for `reduce_scatter`, and for what only rearranges data (`all_gather`,
-    `all_to_all`, `permute`), whatever the loop accumulates with; for several of them in a row; and for reshapes and transposes
-    between them, and slices of a device's own shard. Where the loop adds up what was converted to a wider float, the sum is
-    communicated in that type, if that is less than all trips communicate. Inner loops come first, so that their reductions may
-    leave the outer ones too, also those of a stack into which an inner loop writes row after row (`stacks`). A loop that surely
-    runs once or never stays as it is.
+    The carried value becomes partial: it starts as the neutral element, and the initial value is added after the loop. Nothing
+    else in the loop may read it. The pass also moves `reduce_scatter`; collectives that only rearrange data (`all_gather`,
+    `all_to_all`, `permute`), for any accumulation; several of them in a row; and reshapes, transposes and slices of a device's
+    own shard between them. If the loop accumulates values converted to a wider float, the sum is communicated in that type, if
+    that sends less than all iterations do. Inner loops come first, so that their reductions may leave the outer loops too,
+    including those of a stack that an inner loop fills row by row (`stacked_collectives`). A loop that certainly runs at most
+    once does not change.
     """
 
     name: ClassVar[str] = "delay-reductions"
     growth: int = 2**28
-    """Bytes by which a carried value may grow on each device: a reduce-scatter's operand is as many times larger as its group.
+    """Bytes by which a carried value may grow on each device: the operand of a reduce-scatter is larger than its result by the
+    size of its group.
 
     Measured (`benchmarks.constants`): with 0, lstm sends 9,454 KB instead of 1,328. 2**28 is a bound on memory, not a
     measurement."""
@@ -64,59 +65,65 @@ class DelayReductions(Pass):
 
 @dataclass(frozen=True)
 class _Accumulation:
-    """A value that a loop carries and changes by `join` alone, with what `collective` gives."""
+    """A value that a loop carries and only changes by combining it with results of `collective`."""
 
     loop: ir.Operation
     number: int
-    join: Joining
+    join: AccumulatingOp
     collective: ir.Operation
     kind: str
-    """The reduction that the join is a step of."""
+    """The reduction that the combining op performs step by step."""
     rearranged: tuple[ir.Operation, ...]
-    """What rearranges what the collective gives before it is joined, in order."""
+    """The ops that rearrange the collective's result before it is accumulated, in order."""
 
     @property
     def type(self) -> ir.Type:
-        """Of what is accumulated before it is communicated."""
+        """The type of the accumulated value before it is communicated."""
         return self.widened(self.collective.operands[0].type)
 
     def widened(self, type_: ir.Type) -> ir.RankedTensorType:
-        """That type with the elements that are accumulated."""
+        """That type with the element type of the accumulated value."""
         return tensor(shape_of(type_), element_of(self.join.other.type))
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether what is communicated behind the loop is less than what all trips communicate: wider elements are more bytes."""
-        given: ir.Type = self.collective.operands[0].type
+        """True if communicating after the loop sends less than all iterations do: wider elements have more bytes."""
+        source: ir.Type = self.collective.operands[0].type
         trips = trip_count(self.loop)
-        return element_of(given) == element_of(self.type) or (
-            trips is not None and trips * type_bytes(given) > type_bytes(self.type)
+        return element_of(source) == element_of(self.type) or (
+            trips is not None and trips * type_bytes(source) > type_bytes(self.type)
         )
 
 
 def delay(rewriter: MeshRewriter, growth: int) -> bool:
-    """Moves what loops accumulate behind them; returns whether there was anything."""
+    """Moves collectives of accumulated values after their loops; returns whether the program changed."""
     changed = False
     for loop in reversed(rewriter.loops):
         if trip_count(loop) not in (0, 1):
-            communicate_stacks(loop, rewriter, growth)
-            while _delay_from(loop, rewriter, growth):  # behind what has moved there may be another collective
+            move_stacked_collectives(loop, rewriter, growth)
+            while _delay_from(loop, rewriter, growth):  # another collective may be before the moved one
                 changed = True
     return changed
 
 
 def _delay_from(loop: ir.Operation, rewriter: MeshRewriter, growth: int) -> bool:
-    """Moves the last collective of everything that `loop` accumulates behind it; returns whether there was any."""
-    found = [each for number in range(len(loop.results)) if (each := _accumulation(loop, number, rewriter)) is not None]
-    found = [each for each in found if type_bytes(each.type) - type_bytes(loop.results[each.number].type) <= growth]
-    for each in found:
-        _move_behind(each, rewriter)
-    return bool(found)
+    """Moves the last collective of each value that `loop` accumulates after it; returns whether there was any."""
+    accumulations = [
+        accumulation for number in range(len(loop.results)) if (accumulation := _accumulation(loop, number, rewriter)) is not None
+    ]
+    accumulations = [
+        accumulation
+        for accumulation in accumulations
+        if type_bytes(accumulation.type) - type_bytes(loop.results[accumulation.number].type) <= growth
+    ]
+    for accumulation in accumulations:
+        _move_after_loop(accumulation, rewriter)
+    return bool(accumulations)
 
 
 def _accumulation(loop: ir.Operation, number: int, rewriter: MeshRewriter) -> _Accumulation | None:
-    """How `loop` accumulates its carried value of that number, if a collective can move behind it."""
-    join = joining(loop, number, rewriter)
+    """How `loop` accumulates its carried value of that number, if a collective can move after it."""
+    join = accumulating_op(loop, number, rewriter)
     if join is None:
         return None
     value, rearranged = source_of(join.other, rewriter)
@@ -124,19 +131,19 @@ def _accumulation(loop: ir.Operation, number: int, rewriter: MeshRewriter) -> _A
     if collective is None or collective.block != join.op.block or rewriter.uses(value) != 1:
         return None
     kind = kind_of(collective, join.op.name, element_of(join.other.type), rewriter)
-    found = _Accumulation(loop, number, join, collective, kind, rearranged)
-    return found if kind and found.is_worth_it else None
+    accumulation = _Accumulation(loop, number, join, collective, kind, rearranged)
+    return accumulation if kind and accumulation.is_worth_it else None
 
 
-def _move_behind(found: _Accumulation, rewriter: MeshRewriter) -> None:
-    """Lets the loop accumulate the collective's operand, and communicates the sum."""
-    loop, number, type_, join = found.loop, found.number, found.type, found.join
+def _move_after_loop(accumulation: _Accumulation, rewriter: MeshRewriter) -> None:
+    """Makes the loop accumulate the collective's operand, and communicates the sum after it."""
+    loop, number, type_, join = accumulation.loop, accumulation.number, accumulation.type, accumulation.join
     start, result = loop.operands[number], loop.results[number]
-    ignored = neutral(found.kind, element_of(type_))
+    ignored = neutral(accumulation.kind, element_of(type_))
     from_nothing = is_splat(start, ignored)
-    added = Builder.before(join.op).convert(found.collective.operands[0], element_of(type_))
-    rewriter.feed(join.op, 1 - join.place, added)
-    for op in reversed(found.rearranged):
+    added = Builder.before(join.op).convert(accumulation.collective.operands[0], element_of(type_))
+    rewriter.feed(join.op, 1 - join.operand_number, added)
+    for op in reversed(accumulation.rearranged):
         rewriter.retire(op)
     join.op.results[0].set_type(type_)
     for region in loop.regions:
@@ -145,12 +152,14 @@ def _move_behind(found: _Accumulation, rewriter: MeshRewriter) -> None:
         loop.operands[number] = Builder.before(loop).splat(type_, ignored)
     whole = result.type
     result.set_type(type_)
-    emit = Builder(found.collective.location, ir.InsertionPoint.after(loop))
-    moved = value = emit.again(found.collective, found.widened(found.collective.results[0].type), [result])
-    for op in found.rearranged:
+    builder = Builder(accumulation.collective.location, ir.InsertionPoint.after(loop))
+    communicated = value = builder.again(
+        accumulation.collective, accumulation.widened(accumulation.collective.results[0].type), [result]
+    )
+    for op in accumulation.rearranged:
         if not is_widening(op):
-            value = emit.again(op, found.widened(op.results[0].type), [value])
+            value = builder.again(op, accumulation.widened(op.results[0].type), [value])
     if not from_nothing:
-        value = emit.value(joins.SUM_OF.get(join.op.name, join.op.name), whole, [start, value])
-    result.replace_all_uses_except(value, op_of(moved))
-    rewriter.adopt(moved)
+        value = builder.value(commuting_ops.ADDITION_OF.get(join.op.name, join.op.name), whole, [start, value])
+    result.replace_all_uses_except(value, op_of(communicated))
+    rewriter.adopt(communicated)

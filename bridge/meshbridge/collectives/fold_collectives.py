@@ -1,4 +1,4 @@
-"""`fold-collectives`: two collectives in a row, where one does the work of both or none is needed."""
+"""`fold-collectives`: replaces two consecutive collectives by one or none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from meshbridge.ops.reductions import IDEMPOTENT
 @register
 @dataclass(frozen=True)
 class FoldCollectives(PatternPass):
-    """Folds a collective into the one that feeds it.
+    """Folds a collective into the one that produces its operand.
 
     Input:   %0 = mesh.reduce_scatter %x on @m mesh_axes = [0] scatter_axis = 0 : tensor<4xf32> -> tensor<2xf32>
              %1 = mesh.all_gather %0 on @m mesh_axes = [0] gather_axis = 0 : tensor<2xf32> -> tensor<4xf32>
@@ -30,23 +30,23 @@ class FoldCollectives(PatternPass):
     Output:  %1 = mesh.all_to_all %x on @m mesh_axes = [0] split_axis = 1 concat_axis = 0 : tensor<2x4xf32> -> tensor<4x2xf32>
 
     Further pairs: two gathers, or two reduce-scatters, along one dimension become one over the axes of both; a slice of a gather
-    takes what it needs; an exchange and its inverse go; so does what reduces, or slices and gathers, values that all devices of a
-    group hold alike already. The first of a pair must have no other use, or cost nothing.
+    is taken before it; an all-to-all and its inverse are dropped; so are idempotent reductions, and slices that are gathered
+    again, of replicated values. The first of a pair must have no other use, or cost nothing.
     """
 
     name: ClassVar[str] = "fold-collectives"
 
 
 def fold_gather(op: ir.Operation, rewriter: MeshRewriter) -> bool:
-    """Folds what feeds the all-gather `op`."""
+    """Folds the producer of its operand into the all-gather `op`."""
     outer = AllGatherOp(op)
     if (inner := rewriter.collective(outer.input, AllGatherOp, op)) is not None:
         return _gather_once(outer, inner, rewriter)
     if (scatter := rewriter.collective(outer.input, ReduceScatterOp, op)) is not None:
         return _reduce_whole(outer, scatter, rewriter)
     if (piece := rewriter.collective(outer.input, AllSliceOp, op)) is not None:
-        same = (piece.mesh, piece.mesh_axes, piece.slice_axis) == (outer.mesh, outer.mesh_axes, outer.gather_axis)
-        if same and rewriter.is_replicated(piece.input, piece.mesh, piece.mesh_axes):
+        is_inverse = (piece.mesh, piece.mesh_axes, piece.slice_axis) == (outer.mesh, outer.mesh_axes, outer.gather_axis)
+        if is_inverse and rewriter.is_replicated(piece.input, piece.mesh, piece.mesh_axes):
             rewriter.replace(op, piece.input)
             return True
     return False
@@ -64,8 +64,8 @@ def _gather_once(outer: AllGatherOp, inner: AllGatherOp, rewriter: MeshRewriter)
 
 
 def _reduce_whole(outer: AllGatherOp, scatter: ReduceScatterOp, rewriter: MeshRewriter) -> bool:
-    same = (scatter.mesh, scatter.mesh_axes, scatter.scatter_axis) == (outer.mesh, outer.mesh_axes, outer.gather_axis)
-    if not same or rewriter.uses(outer.input) != 1 or not _is_static(rewriter.meshes[outer.mesh], scatter.input.type):
+    is_inverse = (scatter.mesh, scatter.mesh_axes, scatter.scatter_axis) == (outer.mesh, outer.mesh_axes, outer.gather_axis)
+    if not is_inverse or rewriter.uses(outer.input) != 1 or not _is_static(rewriter.meshes[outer.mesh], scatter.input.type):
         return False
     op, element = outer.operation, element_of(outer.operation.results[0].type)
     with ir.InsertionPoint(op), op.location:
@@ -80,7 +80,7 @@ def _is_static(mesh: Mesh, *types: ir.Type) -> bool:
 
 
 def fold_scatter(op: ir.Operation, rewriter: MeshRewriter) -> bool:
-    """Folds the reduce-scatter that feeds the reduce-scatter `op`."""
+    """Folds the reduce-scatter that the reduce-scatter `op` reads into it."""
     outer = ReduceScatterOp(op)
     inner = rewriter.collective(outer.input, ReduceScatterOp, op)
     if inner is None or rewriter.uses(outer.input) != 1 or set(inner.mesh_axes) & set(outer.mesh_axes):
@@ -99,7 +99,7 @@ def fold_scatter(op: ir.Operation, rewriter: MeshRewriter) -> bool:
 
 
 def fold_slice(op: ir.Operation, rewriter: MeshRewriter) -> bool:
-    """Lets the slice `op` take its piece of an all-gather before it is gathered."""
+    """Takes the slice `op` of an all-gather before it is gathered."""
     piece = AllSliceOp(op)
     gather = rewriter.collective(piece.input, AllGatherOp, op)
     if gather is None or gather.mesh != piece.mesh or not _is_static(rewriter.meshes[piece.mesh], gather.input.type):
@@ -112,12 +112,12 @@ def fold_slice(op: ir.Operation, rewriter: MeshRewriter) -> bool:
 
 
 def is_shard(piece: AllSliceOp, axes: Axes, dim: int) -> bool:
-    """Whether `piece` of what is gathered over `axes` along `dim` is what was gathered."""
+    """True if `piece` of the gather over `axes` along `dim` is the gather's operand."""
     return piece.slice_axis == dim and piece.mesh_axes == axes
 
 
 def is_less(piece: AllSliceOp, axes: Axes, dim: int) -> bool:
-    """Whether less needs to be communicated for `piece` than for all that is gathered over `axes` along `dim`."""
+    """True if `piece` takes less communication than the gather over `axes` along `dim`."""
     sliced = piece.mesh_axes
     if piece.slice_axis == dim:
         return axes[: len(sliced)] == sliced
@@ -125,7 +125,7 @@ def is_less(piece: AllSliceOp, axes: Axes, dim: int) -> bool:
 
 
 def piece_of_gathered(piece: AllSliceOp, shard: ir.Value, axes: Axes, dim: int, rewriter: MeshRewriter) -> ir.Value:
-    """What `piece` gives of what is gathered of `shard`, communicated as it `is_less`."""
+    """The result of `piece` on the gather of `shard`, if `is_less` holds."""
     op, mesh, sliced, at = piece.operation, rewriter.meshes[piece.mesh], piece.mesh_axes, piece.slice_axis
     with ir.InsertionPoint(op), op.location:
         if is_shard(piece, axes, dim):
@@ -140,19 +140,19 @@ def piece_of_gathered(piece: AllSliceOp, shard: ir.Value, axes: Axes, dim: int, 
 
 
 def fold_exchange(op: ir.Operation, rewriter: MeshRewriter) -> bool:
-    """Drops the all-to-all `op` and the one before it that it takes back."""
+    """Drops the all-to-all `op` and the one before it, whose inverse it is."""
     back = AllToAllOp(op)
-    there = rewriter.collective(back.input, AllToAllOp, op)
-    if there is None or (there.mesh, there.mesh_axes) != (back.mesh, back.mesh_axes):
+    forward = rewriter.collective(back.input, AllToAllOp, op)
+    if forward is None or (forward.mesh, forward.mesh_axes) != (back.mesh, back.mesh_axes):
         return False
-    if (there.split_axis, there.concat_axis) != (back.concat_axis, back.split_axis):
+    if (forward.split_axis, forward.concat_axis) != (back.concat_axis, back.split_axis):
         return False
-    rewriter.replace(op, there.input)
+    rewriter.replace(op, forward.input)
     return True
 
 
-def drop_uniform(op: ir.Operation, rewriter: MeshRewriter) -> bool:
-    """Drops an all-reduce of what all devices of a group hold alike, of a kind that does not count."""
+def drop_replicated(op: ir.Operation, rewriter: MeshRewriter) -> bool:
+    """Drops an idempotent all-reduce of a replicated value."""
     view = AllReduceOp(op)
     if view.reduction not in IDEMPOTENT or op.results[0].type != view.input.type:
         return False
@@ -167,5 +167,5 @@ FoldCollectives.patterns = (
     on(ReduceScatterOp, fold_scatter),
     on(AllSliceOp, fold_slice),
     on(AllToAllOp, fold_exchange),
-    on(AllReduceOp, drop_uniform),
+    on(AllReduceOp, drop_replicated),
 )

@@ -1,4 +1,4 @@
-"""`hoist-collectives`: what every trip of a loop would communicate anew is communicated once, before it."""
+"""`hoist-collectives`: communicates loop-invariant values once, before the loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from meshbridge.ops.traits import Trait, ops_with
 @register
 @dataclass(frozen=True)
 class HoistCollectives(Pass):
-    """Moves collectives of loop-invariant operands out of `stablehlo.while`, with what they alone are computed from.
+    """Moves collectives of loop-invariant operands out of `stablehlo.while`, with the operations that compute only their
+    operands.
 
     Input:   %0:2 = stablehlo.while(%a = %w, %b = %x) {
                %1 = mesh.all_gather %a on @m mesh_axes = [0] gather_axis = 0 : tensor<2xf32> -> tensor<4xf32>
@@ -28,14 +29,14 @@ class HoistCollectives(Pass):
                stablehlo.return %a, %2
              }
 
-    An operand is invariant if it stands outside of the loop, or is carried unchanged. Collectives within a branch stay: the
-    branch may never be taken. The result lives as long as the loop runs.
+    An operand is invariant if it is defined outside of the loop, or carried unchanged. Collectives in a branch stay, because the
+    branch may never run. The result lives as long as the loop runs.
     """
 
     name: ClassVar[str] = "hoist-collectives"
     growth: int = 2**28
-    """Bytes by which what a collective gives may exceed what it is given: so much more memory is held while the loop runs. A
-    bound on memory, not a measurement."""
+    """Bytes by which the result of a collective may exceed its operand: this memory is held while the loop runs. A bound on
+    memory, not a measurement."""
 
     def run(self, module: ir.Module) -> bool:
         with module.context:
@@ -45,35 +46,35 @@ class HoistCollectives(Pass):
 _COLLECTIVES = ops_with(Trait.COLLECTIVE, dialect="mesh")
 
 LOCAL = ops_with(Trait.FUSIBLE, Trait.FREE, Trait.ALIASING)
-"""What moves along if a collective is computed from it: each result is computed on one device, in hardly any time."""
+"""Operations that move along with a collective that needs them: they run on one device and take hardly any time."""
 
 
 def hoist(loops: list[ir.Operation], growth: int) -> bool:
-    """Moves collectives out of `loops`, of which outer ones come first; returns whether there was any to move."""
-    moved = False
-    for loop in reversed(loops):  # inner ones first: what they give up may leave the outer ones too
+    """Moves collectives out of `loops`, which are listed outer ones first; returns whether the program changed."""
+    changed = False
+    for loop in reversed(loops):  # inner ones first: their collectives may leave the outer loops too
         for region in loop.regions:
-            moved |= _hoist(loop, region.blocks[0], growth)
-    return moved
+            changed |= _hoist(loop, region.blocks[0], growth)
+    return changed
 
 
 def _hoist(loop: ir.Operation, block: ir.Block, growth: int) -> bool:
-    """Moves what it can out of `block`, the condition or the body of `loop`."""
-    moved = False
+    """Moves collectives out of `block`, the condition or the body of `loop`."""
+    changed = False
     initial = carried_unchanged(loop, block)
     varying: set[ir.Value] = {argument for argument in block.arguments if argument not in initial}
-    waiting: dict[ir.Value, ir.Operation] = {}
+    pending: dict[ir.Value, ir.Operation] = {}
     for view in list(block.operations):
         op = view.operation
         invariant = not any(operand in varying for operand in op.operands)
         if invariant and op.name in _COLLECTIVES and _growth(op) <= growth:
-            _move_out(op, loop, initial, waiting)
-            moved = True
+            _move_out(op, loop, initial, pending)
+            changed = True
         elif invariant and op.name in _MOVABLE:
-            waiting.update((result, op) for result in op.results)
+            pending.update((result, op) for result in op.results)
         else:
             varying.update(op.results)
-    return moved
+    return changed
 
 
 def _growth(op: ir.Operation) -> float:
@@ -82,7 +83,7 @@ def _growth(op: ir.Operation) -> float:
 
 
 def carried_unchanged(loop: ir.Operation, block: ir.Block) -> dict[ir.Value, ir.Value]:
-    """The arguments of `block` that every trip hands on as they are, and what they start as."""
+    """The arguments of `block` that every iteration passes on unchanged, with their initial values."""
     body = loop.regions[1].blocks[0]
     yielded = list(list(body.operations)[-1].operands)
     columns = zip(block.arguments, body.arguments, yielded, loop.operands, strict=True)
@@ -90,43 +91,43 @@ def carried_unchanged(loop: ir.Operation, block: ir.Block) -> dict[ir.Value, ir.
 
 
 _MOVABLE = LOCAL - {BARRIER}
-"""A barrier keeps within the loop what it is computed from."""
+"""A barrier keeps the computation of its operands in the loop."""
 
 _LEAVING = _MOVABLE | _COLLECTIVES
 
 _MOST = 32
-"""How many values `is_invariant` looks at. Not measured: a bound on time."""
+"""The number of values that `is_invariant` visits, to bound the time. Not measured."""
 
 
 def is_invariant(value: ir.Value, block: ir.Block) -> bool:
-    """Whether `block` belongs to a loop, and `value` can be had before it."""
+    """True if `block` belongs to a loop, and `value` can be computed before it."""
     loop = block.owner.operation
-    if loop.name != "stablehlo.while" or (last := terminator(body := loop.regions[1].blocks[0])) is None:
+    if loop.name != "stablehlo.while" or (end := terminator(body := loop.regions[1].blocks[0])) is None:
         return False
-    waiting, seen = [value], {value}
-    while waiting:
-        op = defining_op(needed := waiting.pop())
+    worklist, visited = [value], {value}
+    while worklist:
+        op = defining_op(needed := worklist.pop())
         if block_of(needed) != block:
             continue
         if op is None:
             number = ir.BlockArgument(needed).arg_number
-            if last.operands[number] != body.arguments[number]:
+            if end.operands[number] != body.arguments[number]:
                 return False
         else:
-            if op.name not in _LEAVING or len(seen) > _MOST:
+            if op.name not in _LEAVING or len(visited) > _MOST:
                 return False
-            waiting.extend(new := set(op.operands) - seen)
-            seen |= new
+            worklist.extend(unvisited := set(op.operands) - visited)
+            visited |= unvisited
     return True
 
 
 def _move_out(
-    op: ir.Operation, loop: ir.Operation, initial: dict[ir.Value, ir.Value], waiting: dict[ir.Value, ir.Operation]
+    op: ir.Operation, loop: ir.Operation, initial: dict[ir.Value, ir.Value], pending: dict[ir.Value, ir.Operation]
 ) -> None:
-    """Moves `op` before `loop`, after those that it needs among the operations that wait."""
+    """Moves `op` before `loop`, after the pending operations that it needs."""
     for number, operand in enumerate(op.operands):
         if operand in initial:
             op.operands[number] = initial[operand]
-        elif (needed := waiting.pop(operand, None)) is not None:
-            _move_out(needed, loop, initial, waiting)
+        elif (needed := pending.pop(operand, None)) is not None:
+            _move_out(needed, loop, initial, pending)
     op.move_before(loop)

@@ -1,11 +1,11 @@
-"""`merge-collectives`: what one collective has brought already is not communicated again."""
+"""`merge-collectives`: reuses the result of one collective for another."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass, piece_dims, sharing_key
+from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass, collective_dims, sharing_key
 from meshbridge.dialect import build
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, CollectiveOpView, ReduceScatterOp
 from meshbridge.ir.mlir import ir
@@ -18,7 +18,7 @@ from meshbridge.ops.traits import Trait, ops_with
 @register
 @dataclass(frozen=True)
 class MergeCollectives(PatternPass):
-    """Merges collectives of one value: equal ones become one, and one that gives part of what another gives becomes a slice.
+    """Merges collectives of one value: equal ones become one, and one whose result is part of another's becomes a slice.
 
     Input:   %0 = mesh.all_gather %x on @m mesh_axes = [0, 1] gather_axis = 0 : tensor<2xf32> -> tensor<8xf32>
              %1 = mesh.all_gather %x on @m mesh_axes = [1] gather_axis = 0 : tensor<2xf32> -> tensor<4xf32>
@@ -30,23 +30,22 @@ class MergeCollectives(PatternPass):
              %2 = mesh.all_reduce %y on @m mesh_axes = [0, 1] : tensor<4xf32> -> tensor<4xf32>
              %4 = mesh.all_slice %2 on @m mesh_axes = [0, 1] slice_axis = 0 : tensor<4xf32> -> tensor<1xf32>
 
-    The one that stays stands before the other, or in the same block, where it then moves up; what stands in a branch or a loop
-    serves nobody outside. Values, axes, kind and dimension must agree.
+    The remaining one dominates the other, or is in the same block and moves up. Values, axes, kind and dimension must agree.
     """
 
     name: ClassVar[str] = "merge-collectives"
 
 
 def merge(op: ir.Operation, rewriter: MeshRewriter) -> bool:
-    """Replaces the collective `op` by what another one of the same value gives."""
-    for other in dict.fromkeys(rewriter.users(op.operands[0])):
-        if other != op and other.name in _GIVERS and _is_within_reach(other, op, rewriter):
+    """Replaces the collective `op` by the result of another one of the same value."""
+    for giver in dict.fromkeys(rewriter.users(op.operands[0])):
+        if giver != op and giver.name in _GIVERS and _is_within_reach(giver, op, rewriter):
             with ir.InsertionPoint(op), op.location:
-                value = _part_of(other, op, rewriter)
+                value = _part_of(giver, op, rewriter)
             if value is not None:
-                if not rewriter.dominates(other, op):
-                    other.move_before(op)
-                    if (part := defining_op(value)) is not None and part != other:
+                if not rewriter.dominates(giver, op):
+                    giver.move_before(op)
+                    if (part := defining_op(value)) is not None and part != giver:
                         part.move_before(op)
                 rewriter.replace(op, value)
                 return True
@@ -56,34 +55,34 @@ def merge(op: ir.Operation, rewriter: MeshRewriter) -> bool:
 _GIVERS = ops_with(Trait.GROUPED, dialect="mesh")
 
 
-def _is_within_reach(other: ir.Operation, op: ir.Operation, rewriter: MeshRewriter) -> bool:
-    """Whether `other` can serve `op`. The same collective twice: the first serves the second."""
-    return rewriter.dominates(other, op) or (other.block == op.block and _key(other) != _key(op))
+def _is_within_reach(giver: ir.Operation, op: ir.Operation, rewriter: MeshRewriter) -> bool:
+    """True if `other` can serve `op`. Of two equal collectives, the first serves the second."""
+    return rewriter.dominates(giver, op) or (giver.block == op.block and _key(giver) != _key(op))
 
 
 def _key(op: ir.Operation) -> tuple[object, ...]:
-    """What two collectives of one value must share to give the same."""
-    return sharing_key(op), piece_dims(op), op.results[0].type
+    """Equal for collectives that return the same for one value."""
+    return sharing_key(op), collective_dims(op), op.results[0].type
 
 
-def _part_of(other: ir.Operation, op: ir.Operation, rewriter: MeshRewriter) -> ir.Value | None:
-    """What `op` gives, taken from the result of `other`; None if it is not in there."""
-    whole: ir.Value = other.results[0]
+def _part_of(giver: ir.Operation, op: ir.Operation, rewriter: MeshRewriter) -> ir.Value | None:
+    """The result of `op`, taken from the result of `other`; None if it is not part of it."""
+    whole: ir.Value = giver.results[0]
     mesh = rewriter.meshes[CollectiveOpView(op).mesh]
-    if _key(other) == _key(op):
+    if _key(giver) == _key(op):
         return whole
-    if CollectiveOpView(other).mesh != mesh.name or DYNAMIC in (*mesh.shape, *ir.ShapedType(whole.type).shape):
+    if CollectiveOpView(giver).mesh != mesh.name or DYNAMIC in (*mesh.shape, *ir.ShapedType(whole.type).shape):
         return None
-    if other.name == AllGatherOp.OPERATION_NAME and op.name == other.name:
-        wide, narrow = AllGatherOp(other), AllGatherOp(op)
-        extra = len(wide.mesh_axes) - len(narrow.mesh_axes)
-        if extra <= 0 or wide.gather_axis != narrow.gather_axis or wide.mesh_axes[extra:] != narrow.mesh_axes:
+    if giver.name == AllGatherOp.OPERATION_NAME and op.name == giver.name:
+        larger, smaller = AllGatherOp(giver), AllGatherOp(op)
+        extra = len(larger.mesh_axes) - len(smaller.mesh_axes)
+        if extra <= 0 or larger.gather_axis != smaller.gather_axis or larger.mesh_axes[extra:] != smaller.mesh_axes:
             return None
-        return build.all_slice(whole, mesh, mesh_axes=wide.mesh_axes[:extra], slice_axis=wide.gather_axis)
-    if other.name == AllReduceOp.OPERATION_NAME and op.name == ReduceScatterOp.OPERATION_NAME:
-        total, piece = AllReduceOp(other), ReduceScatterOp(op)
-        alike = set(total.mesh_axes) == set(piece.mesh_axes) and total.reduction == piece.reduction
-        if not alike or ir.ShapedType(whole.type).element_type != ir.ShapedType(op.results[0].type).element_type:
+        return build.all_slice(whole, mesh, mesh_axes=larger.mesh_axes[:extra], slice_axis=larger.gather_axis)
+    if giver.name == AllReduceOp.OPERATION_NAME and op.name == ReduceScatterOp.OPERATION_NAME:
+        total, piece = AllReduceOp(giver), ReduceScatterOp(op)
+        is_same_sum = set(total.mesh_axes) == set(piece.mesh_axes) and total.reduction == piece.reduction
+        if not is_same_sum or ir.ShapedType(whole.type).element_type != ir.ShapedType(op.results[0].type).element_type:
             return None
         return build.all_slice(whole, mesh, mesh_axes=piece.mesh_axes, slice_axis=piece.scatter_axis)
     return None

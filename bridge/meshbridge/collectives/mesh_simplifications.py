@@ -1,11 +1,11 @@
-"""`mesh-simplifications`: what upstream's simplification pass does, and the reduce-scatter that it lacked."""
+"""`mesh-simplifications`: upstream's simplification pass, with the reduce-scatter that it lacks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshbridge.collectives import joins
+from meshbridge.collectives import commuting_ops
 from meshbridge.collectives.all_reduce_reassociate import reassociate
 from meshbridge.collectives.rewriter import MeshRewriter, PatternPass, on
 from meshbridge.dialect import build
@@ -22,7 +22,8 @@ from meshbridge.ir.sharding import DYNAMIC, Axes
 @register
 @dataclass(frozen=True)
 class MeshSimplifications(PatternPass):
-    """Moves all-reduces below what joins them, makes a reduce-scatter of a sliced one, and names known sizes of meshes.
+    """Moves all-reduces below operations that commute with them, turns a sliced one into a reduce-scatter, and replaces known
+    mesh sizes by constants.
 
     Input:   %0 = mesh.all_reduce %x on @m mesh_axes = [0, 1] : tensor<4xf32> -> tensor<4xf32>
              %1 = mesh.all_slice %0 on @m mesh_axes = [0] slice_axis = 0 : tensor<4xf32> -> tensor<2xf32>
@@ -31,8 +32,8 @@ class MeshSimplifications(PatternPass):
              %1 = mesh.all_reduce %0 on @m mesh_axes = [1] : tensor<2xf32> -> tensor<2xf32>
              %2 = arith.constant 2 : index
 
-    All-reduces are joined as `all-reduce-reassociate` does, for stablehlo and arith operations of two operands. Where upstream
-    disregards the sign, this does not: `arith.maxui` stays above a signed maximum.
+    All-reduces move as in `all-reduce-reassociate`, for binary stablehlo and arith operations. Unlike upstream, it respects
+    signs: `arith.maxui` stays above a signed maximum.
     """
 
     name: ClassVar[str] = "mesh-simplifications"
@@ -52,10 +53,10 @@ class TestMeshSimplifications(MeshSimplifications):
 
 
 def scatter(op: ir.Operation, rewriter: MeshRewriter) -> bool:
-    """A piece of a sum is the sum of pieces; axes that are reduced and not sliced are reduced afterwards, on the piece."""
+    """Replaces a slice of an all-reduce by a reduce-scatter; axes that are not sliced are reduced afterwards."""
     piece = AllSliceOp(op)
     whole = rewriter.collective(piece.input, AllReduceOp, op)
-    if whole is None or not scatters(whole, piece.mesh, piece.mesh_axes):
+    if whole is None or not can_scatter(whole, piece.mesh, piece.mesh_axes):
         return False
     if DYNAMIC in (*rewriter.meshes[piece.mesh].shape, *shape_of(whole.input.type), *shape_of(op.results[0].type)):
         return False
@@ -63,57 +64,61 @@ def scatter(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     if not all(_is_same_slice(user, piece) for user in slices):
         return False
     at = Builder(op.location, ir.InsertionPoint.after(whole.operation))
-    value = scattered(whole, piece.mesh_axes, piece.slice_axis, rewriter, at)
-    for each in slices:
-        rewriter.replace(each, value)
+    value = scatter_part(whole, piece.mesh_axes, piece.slice_axis, rewriter, at)
+    for slice_op in slices:
+        rewriter.replace(slice_op, value)
     return True
 
 
-def scatters(total: AllReduceOp, mesh: str, axes: Axes) -> bool:
-    """Whether a reduce-scatter along `axes` does the all-reduce or a part of it. An average of integers rounds, and so may not be
-    taken in two parts."""
+def can_scatter(total: AllReduceOp, mesh: str, axes: Axes) -> bool:
+    """True if a reduce-scatter along `axes` can do part of the all-reduce. An average of integers rounds, so it cannot be
+    split."""
     if total.mesh != mesh or not set(axes) <= set(total.mesh_axes) or total.reduction == "generic":
         return False
     whole = set(axes) == set(total.mesh_axes)
     return whole or total.reduction != "average" or not is_integer(element_of(total.operation.results[0].type))
 
 
-def scattered(total: AllReduceOp, axes: Axes, dim: int, rewriter: MeshRewriter, at: Builder) -> ir.Value:
-    """What the all-reduce gives, scattered along `axes`; over its other axes the piece is reduced."""
+def scatter_part(total: AllReduceOp, axes: Axes, dim: int, rewriter: MeshRewriter, at: Builder) -> ir.Value:
+    """The all-reduce as a reduce-scatter along `axes`, then an all-reduce of the shard over the other axes."""
     mesh, kind, element = rewriter.meshes[total.mesh], total.reduction, element_of(total.operation.results[0].type)
     value = build.reduce_scatter(total.input, mesh, mesh_axes=axes, scatter_axis=dim, reduction=kind, element_type=element, at=at)
     rewriter.adopt(value)
-    left = [axis for axis in total.mesh_axes if axis not in axes]
-    return build.all_reduce(value, mesh, mesh_axes=left, reduction=kind, at=at) if left else value
+    other_axes = [axis for axis in total.mesh_axes if axis not in axes]
+    return build.all_reduce(value, mesh, mesh_axes=other_axes, reduction=kind, at=at) if other_axes else value
 
 
 def _is_same_slice(op: ir.Operation, piece: AllSliceOp) -> bool:
-    """Whether `op`, which reads what `piece` slices, gives the same."""
+    """True if `op`, which reads the operand of `piece`, returns the same."""
     if op.name != AllSliceOp.OPERATION_NAME:
         return False
-    other = AllSliceOp(op)
-    return (other.mesh, other.mesh_axes, other.slice_axis) == (piece.mesh, piece.mesh_axes, piece.slice_axis)
+    view = AllSliceOp(op)
+    return (view.mesh, view.mesh_axes, view.slice_axis) == (piece.mesh, piece.mesh_axes, piece.slice_axis)
 
 
 def _name_sizes(op: ir.Operation, rewriter: MeshRewriter) -> bool:
-    """Known sizes become constants; a smaller `mesh_shape` asks for the others."""
+    """Replaces known sizes by constants; a smaller `mesh_shape` returns the others."""
     view = MeshShapeOp(op)
     mesh = rewriter.meshes[view.mesh]
     axes = view.axes or tuple(range(mesh.rank))
     unknown = tuple(axis for axis in axes if mesh.shape[axis] == DYNAMIC)
     if len(unknown) == len(axes):
         return False
-    emit, index = Builder.before(op), ir.IndexType.get()
-    asked = iter(build.mesh_shape(mesh, unknown, at=emit) if unknown else ())
+    builder, index = Builder.before(op), ir.IndexType.get()
+    unknown_sizes = iter(build.mesh_shape(mesh, unknown, at=builder) if unknown else ())
     sizes = {axis: index_attr(mesh.shape[axis]) for axis in axes if axis not in unknown}
     rewriter.replace(
-        op, *(emit.value("arith.constant", index, [], {"value": sizes[axis]}) if axis in sizes else next(asked) for axis in axes)
+        op,
+        *(
+            builder.value("arith.constant", index, [], {"value": sizes[axis]}) if axis in sizes else next(unknown_sizes)
+            for axis in axes
+        ),
     )
     return True
 
 
 MeshSimplifications.patterns = (
-    on(AllReduceOp, reassociate, joins.NAMES),
+    on(AllReduceOp, reassociate, commuting_ops.NAMES),
     on(AllReduceOp, scatter, frozenset((AllSliceOp.OPERATION_NAME,))),
     on(MeshShapeOp, _name_sizes),
 )

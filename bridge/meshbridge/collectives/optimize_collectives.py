@@ -1,4 +1,4 @@
-"""`optimize-collectives`: the collective passes together, on one walk of the module."""
+"""`optimize-collectives`: all collective passes in one walk of the module."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ PATTERNS: tuple[MeshPattern, ...] = tuple(
         )
     )
 )
-"""What is tried on each collective, in this order."""
+"""The patterns that are tried on each collective, in this order."""
 
 
 @register
 @dataclass(frozen=True)
 class OptimizeCollectives(Pass):
-    """Makes collectives smaller and fewer: all passes of `collectives`, until none finds more.
+    """Makes collectives smaller and fewer: runs all passes of `collectives` until none changes the program.
 
     Input:   %0 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
              %1 = stablehlo.negate %0 : tensor<4xf32>
@@ -53,16 +53,16 @@ class OptimizeCollectives(Pass):
     Output:  %0 = mesh.reduce_scatter %x on @m mesh_axes = [0] scatter_axis = 0 : tensor<4xf32> -> tensor<2xf32>
              %2 = stablehlo.negate %0 : tensor<2xf32>
 
-    Bytes on the wire never rise, nor does the number of collectives that a run executes.
+    Neither the wire bytes nor the number of executed collectives ever increase.
     """
 
     name: ClassVar[str] = "optimize-collectives"
     combine: int = 2**16
-    "Largest buffer, in bytes, that small collectives are combined into; see `combine-collectives`."
+    "Largest buffer, in bytes, for combined small collectives; see `combine-collectives`."
     target: CompileTarget = BYTES_TARGET
-    "For whose time permutes are merged; see `merge-permutes`."
+    "The target whose time `merge-permutes` minimizes."
     growth: int = 2**28
-    "Bytes by which what a loop holds may grow for each collective that leaves it; see `delay-reductions`, `hoist-collectives`."
+    "Bytes by which loop-carried memory may grow per moved collective; see `delay-reductions`, `hoist-collectives`."
 
     def run(self, module: ir.Module) -> bool:
         with rewriting(MeshRewriter, module) as rewriter:
@@ -70,13 +70,13 @@ class OptimizeCollectives(Pass):
                 return False
             changed = rewriter.apply(PATTERNS)
             if rewriter.loops:
-                changed |= self._empty_loops(rewriter)
+                changed |= self._move_out_of_loops(rewriter)
             changed |= merge(rewriter, self.combine, self.target)
             return combine(rewriter, self.combine) or changed
 
-    def _empty_loops(self, rewriter: MeshRewriter) -> bool:
-        """Moves collectives before and behind loops, where they may meet others."""
+    def _move_out_of_loops(self, rewriter: MeshRewriter) -> bool:
+        """Moves collectives before and after loops, where they may be combined with others."""
         rewriter.finish()
-        moved = hoist(rewriter.loops, self.growth)
-        moved |= delay(rewriter, self.growth)
-        return moved and (rewriter.apply(PATTERNS) or moved)
+        changed = hoist(rewriter.loops, self.growth)
+        changed |= delay(rewriter, self.growth)
+        return changed and (rewriter.apply(PATTERNS) or changed)

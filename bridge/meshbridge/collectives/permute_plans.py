@@ -1,8 +1,7 @@
-"""In how many launches several permutes arrive that need not wait for one another: permutes in which more devices send, or one
-all-to-all.
+"""Plans the launches for several independent permutes: permutes with more senders, or one all-to-all.
 
-What a permute of a group does is a set of *edges*, from a sender to a receiver, that all carry one operand. A *lane* is a set of
-edges of which no two share a sender or a receiver, whichever permutes they are of: what one permute can do.
+A permute of a group is a set of *edges*, each from a sender to a receiver, that carry one operand. A *lane* is a set of edges, of
+any permutes, of which no two share a sender or a receiver: one permute can send it.
 
     permutes 0->1, 0->2, 1->0, 1->2, 2->0, 2->1, of which each has one edge
     lanes    {0->1, 1->2, 2->0} and {0->2, 1->0, 2->1}, or an all-to-all of one row for each device
@@ -21,8 +20,8 @@ from meshbridge.resharding.colouring import colour_edges
 
 
 @dataclass(frozen=True, eq=False)
-class Moves:
-    """A permute in a group: the member `senders[k]` sends its operand to `receivers[k]`, another one."""
+class PermutePairs:
+    """A permute in a group: member `senders[k]` sends its operand to `receivers[k]`, another member."""
 
     senders: Numbers
     receivers: Numbers
@@ -32,8 +31,8 @@ class Moves:
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """Edges of several permutes: the number of its permute for each, and its two ends. Each sends `size` bytes, the most that one
-    of them has to."""
+    """Edges of several permutes: for each, the number of its permute, its sender and its receiver. Each sends `size` bytes, the
+    maximum over the edges."""
 
     permutes: Numbers
     senders: Numbers
@@ -41,42 +40,42 @@ class Edges:
     size: int
 
     def where(self, chosen: Numbers) -> Edges:
-        """Those of the edges for which `chosen` is true, or is their number."""
+        """The edges selected by a mask or by numbers."""
         return Edges(self.permutes[chosen], self.senders[chosen], self.receivers[chosen], self.size)
 
 
 @dataclass(frozen=True, eq=False)
 class LanePermute:
-    """One permute of the lanes, which have the same pairs of devices, one behind the other."""
+    """One permute for lanes with the same pairs of devices, whose buffers are concatenated."""
 
     lanes: tuple[Edges, ...]
 
-    def sent(self, count: int) -> int:
+    def total_bytes(self, count: int) -> int:
         """Bytes that all members of a group of `count` send to others."""
-        return self.longest * len(self.lanes[0].senders)
+        return self.busiest_bytes * len(self.lanes[0].senders)
 
     @property
-    def longest(self) -> int:
+    def busiest_bytes(self) -> int:
         """Bytes that the busiest member sends."""
         return sum(lane.size for lane in self.lanes)
 
 
 @dataclass(frozen=True, eq=False)
 class LaneExchange:
-    """One all-to-all of the edges. Each member has `slots` rows for each, of `edges.size` bytes."""
+    """One all-to-all for the edges. Each member has `slots` rows for each other, of `edges.size` bytes."""
 
     edges: Edges
     slot: Numbers
-    "Of each edge, the row among those for its receiver."
+    "Per edge, the row among those for its receiver."
     slots: int
     count: int
 
-    def sent(self, count: int) -> int:
+    def total_bytes(self, count: int) -> int:
         """See `LanePermute`."""
-        return self.longest * count
+        return self.busiest_bytes * count
 
     @property
-    def longest(self) -> int:
+    def busiest_bytes(self) -> int:
         """See `LanePermute`."""
         return (self.count - 1) * self.slots * self.edges.size
 
@@ -91,35 +90,35 @@ Launch = LanePermute | LaneExchange
 
 @dataclass(frozen=True)
 class Planner:
-    """Makes plans for groups of `count` members."""
+    """Plans launches for groups of `count` members."""
 
     count: int
     limit: float
-    "Up to as many bytes are copied into one buffer to spare a launch."
+    "The largest buffer that is copied to save a launch."
     launch: float
-    "The bytes that it is worth to copy or to send to spare a launch."
+    "The bytes that it is worth to copy or to send to save a launch."
     price: Callable[[Launch], float]
-    joins: bool = False
-    "Whether the compiler joins permutes of the same pairs by itself."
+    compiler_combines: bool = False
+    "True if the compiler combines permutes of the same pairs itself."
 
-    def plan(self, permutes: Sequence[Moves]) -> tuple[Launch, ...]:
-        """The launches of the lowest price that do what `permutes` do. The busiest device sends no more than it does in these."""
+    def plan(self, permutes: Sequence[PermutePairs]) -> tuple[Launch, ...]:
+        """The cheapest launches for `permutes`. The busiest device sends no more than in `permutes`."""
         by_size = sorted(range(len(permutes)), key=lambda number: -permutes[number].size)
-        classes = [list(each) for _, each in groupby(by_size, key=lambda number: permutes[number].size)]
+        classes = [list(same_size) for _, same_size in groupby(by_size, key=lambda number: permutes[number].size)]
         planned: list[tuple[list[int], list[Launch]]] = []
-        for each in classes:  # smaller ones travel with larger ones where it is worth what they are padded with
-            numbers, found = each, self._best(permutes, each)
+        for same_size in classes:  # small permutes are combined with larger ones if that is worth the padding
+            numbers, launches = same_size, self._best(permutes, same_size)
             if planned:
-                larger, before = planned[-1]
-                both = self._best(permutes, larger + each)
-                if self._price(both) < self._price([*before, *found]):
+                larger, larger_launches = planned[-1]
+                combined = self._best(permutes, larger + same_size)
+                if self._price(combined) < self._price([*larger_launches, *launches]):
                     planned.pop()
-                    numbers, found = larger + each, both
-            planned.append((numbers, found))
-        return tuple(_joined([launch for _, found in planned for launch in found], self.limit))
+                    numbers, launches = larger + same_size, combined
+            planned.append((numbers, launches))
+        return tuple(_joined([launch for _, launches in planned for launch in launches], self.limit))
 
-    def _best(self, permutes: Sequence[Moves], numbers: list[int]) -> list[Launch]:
-        """The launches of the lowest price for the permutes of these numbers."""
+    def _best(self, permutes: Sequence[PermutePairs], numbers: list[int]) -> list[Launch]:
+        """The cheapest launches for the permutes of these numbers."""
         apart = _joined([LanePermute((_edges(permutes, [number]),)) for number in numbers], self.limit)
         if len(numbers) == 1:
             return apart
@@ -130,69 +129,69 @@ class Planner:
         ways = [apart, lanes]
         if exchange.buffer <= max(self.limit, self.launch * (min(map(len, ways)) - 1)):
             ways.append([exchange])
-        most = sum(launch.longest for launch in apart)
-        return min((way for way in ways if sum(launch.longest for launch in way) <= most), key=self._price)
+        most = sum(launch.busiest_bytes for launch in apart)
+        return min((way for way in ways if sum(launch.busiest_bytes for launch in way) <= most), key=self._price)
 
     def _price(self, launches: Sequence[Launch]) -> tuple[float, int]:
-        """What they cost together; of equal prices, the fewest launches."""
-        started = _joined(launches, np.inf) if self.joins else launches
+        """The total cost, then the number of launches."""
+        started = _joined(launches, np.inf) if self.compiler_combines else launches
         return sum(map(self.price, started)), len(started)
 
 
 def _joined(launches: Iterable[Launch], limit: float) -> list[Launch]:
-    """The same, of which permutes of the same pairs are one, of up to `limit` bytes."""
-    found: list[Launch] = []
-    last: dict[bytes, tuple[int, LanePermute]] = {}
+    """The launches, with permutes of the same pairs combined up to `limit` bytes."""
+    combined: list[Launch] = []
+    latest: dict[bytes, tuple[int, LanePermute]] = {}
     for launch in launches:
         if not isinstance(launch, LanePermute):
-            found.append(launch)
+            combined.append(launch)
             continue
         pairs = _pairs(launch.lanes[0])
-        at, before = last.get(pairs, (len(found), None))
-        if before is not None and before.longest + launch.longest <= limit:
-            launch = found[at] = LanePermute((*before.lanes, *launch.lanes))
+        index, earlier = latest.get(pairs, (len(combined), None))
+        if earlier is not None and earlier.busiest_bytes + launch.busiest_bytes <= limit:
+            launch = combined[index] = LanePermute((*earlier.lanes, *launch.lanes))
         else:
-            at = len(found)
-            found.append(launch)
-        last[pairs] = at, launch
-    return found
+            index = len(combined)
+            combined.append(launch)
+        latest[pairs] = index, launch
+    return combined
 
 
-def _edges(permutes: Sequence[Moves], numbers: list[int]) -> Edges:
+def _edges(permutes: Sequence[PermutePairs], numbers: list[int]) -> Edges:
     """The edges of the permutes of these numbers, in that order."""
     chosen = [permutes[number] for number in numbers]
     return Edges(
-        np.repeat(numbers, [len(each.senders) for each in chosen]),
-        np.concatenate([each.senders for each in chosen]),
-        np.concatenate([each.receivers for each in chosen]),
-        max(each.size for each in chosen),
+        np.repeat(numbers, [len(permute.senders) for permute in chosen]),
+        np.concatenate([permute.senders for permute in chosen]),
+        np.concatenate([permute.receivers for permute in chosen]),
+        max(permute.size for permute in chosen),
     )
 
 
 def _occurrences(edges: Edges, count: int) -> Numbers:
-    """Of each edge, how many of those before it have the same ends."""
-    seen: dict[int, int] = {}
-    found = np.zeros(len(edges.senders), np.int64)
+    """Per edge, the number of earlier edges with the same sender and receiver."""
+    counts: dict[int, int] = {}
+    occurrences = np.zeros(len(edges.senders), np.int64)
     for at, pair in enumerate((edges.senders * count + edges.receivers).tolist()):
-        found[at] = seen[pair] = seen.get(pair, -1) + 1
-    return found
+        occurrences[at] = counts[pair] = counts.get(pair, -1) + 1
+    return occurrences
 
 
-def _lanes(edges: Edges, occurrence: Numbers, permutes: Sequence[Moves]) -> list[Edges]:
-    """The fewest lanes of the edges that are there for the first time, of those that are there for the second, and so on: what
-    several permutes have in common then travels between the same pairs, and can be joined."""
-    found = []
+def _lanes(edges: Edges, occurrence: Numbers, permutes: Sequence[PermutePairs]) -> list[Edges]:
+    """The fewest lanes for the first occurrences of edges, then for the second ones, and so on: lanes of common pairs can then be
+    combined."""
+    lanes = []
     for time in range(int(occurrence.max()) + 1):
         layer = edges.where(occurrence == time)
         colours = colour_edges(layer.senders, layer.receivers)
         for colour in range(int(colours.max()) + 1):
             lane = layer.where(colours == colour)
             size = max(permutes[number].size for number in {*lane.permutes.tolist()})
-            found.append(Edges(lane.permutes, lane.senders, lane.receivers, size))
-    return found
+            lanes.append(Edges(lane.permutes, lane.senders, lane.receivers, size))
+    return lanes
 
 
 def _pairs(edges: Edges) -> bytes:
-    """The pairs of devices, in one order."""
+    """The pairs of devices in canonical order."""
     order = np.argsort(edges.senders)
     return np.stack([edges.senders[order], edges.receivers[order]]).tobytes()

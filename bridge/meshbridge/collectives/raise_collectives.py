@@ -1,4 +1,4 @@
-"""`raise-collectives`: collectives that the program has of its own become the mesh dialect's, so that the passes see them."""
+"""`raise-collectives`: raises StableHLO collectives of the program to the mesh dialect, so that passes can optimize them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from meshbridge.collectives.alike_terms import reduce_what_differs
-from meshbridge.collectives.device_pieces import DEVICE, raise_pieces
+from meshbridge.collectives.device_slices import DEVICE, raise_device_slices
+from meshbridge.collectives.replicated_reductions import drop_replicated_axes
 from meshbridge.collectives.rewriter import MeshRewriter
 from meshbridge.dialect import build
 from meshbridge.dialect.module_mesh import find_mesh
@@ -27,7 +27,7 @@ from meshbridge.ops.reductions import body_kind
 @register
 @dataclass(frozen=True)
 class RaiseCollectives(Pass):
-    """Writes StableHLO's collectives whose groups lie along mesh axes as those of the mesh dialect.
+    """Raises StableHLO collectives whose groups lie along mesh axes to the mesh dialect.
 
     Input:   %0 = "stablehlo.all_reduce"(%x) <{replica_groups = dense<[[0, 2], [1, 3]]>, use_global_device_ids, …}> ({
                … stablehlo.add …
@@ -37,18 +37,18 @@ class RaiseCollectives(Pass):
     Output:  %0 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
              %2 = mesh.all_slice %0 on @m mesh_axes = [0] slice_axis = 0 : tensor<4xf32> -> tensor<2xf32>
 
-    Users write them in manual computations (`jax.shard_map`), which are inlined when a program is partitioned. What follows makes
-    one collective of those that stood on both sides of the border: a reduce-scatter of a `psum` whose result is resharded, or one
-    all-reduce of two over different axes. `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all` and rotations are raised;
-    groups that divide an axis and reductions by other bodies than one op stay as they are. A `dynamic_slice` at a device's number
-    (`lax.axis_index`) is the piece of that device, and a sum of what each device has written at its number, beside zeros, is an
-    all-gather. Sums of what devices hold alike, of which the partitioner makes none, are multiplied instead.
+    Users write them in manual computations (`jax.shard_map`), which are inlined when a program is partitioned. Later passes then
+    combine collectives across the boundary: a reduce-scatter for a `psum` whose result is resharded, or one all-reduce for two
+    over different axes. `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all` and rotations are raised; collectives whose
+    groups divide an axis, or whose body is not one op, do not change. A `dynamic_slice` at a device's number (`lax.axis_index`)
+    becomes that device's slice, and a sum of values that each device writes into zeros at its number becomes an all-gather. Sums
+    of replicated values, which the partitioner never creates, become multiplications.
     """
 
     name: ClassVar[str] = "raise-collectives"
 
     def run(self, module: ir.Module) -> bool:
-        """Raises OpError where the program is on several meshes."""
+        """Raises OpError if the program is on several meshes."""
         own = find(module.operation, (*_RAISED, DEVICE))
         mesh = find_mesh(module) if own else None
         if mesh is None:
@@ -59,13 +59,13 @@ class RaiseCollectives(Pass):
         if reductions := [op for op in raised if op.name in (AllReduceOp.OPERATION_NAME, ReduceScatterOp.OPERATION_NAME)]:
             with rewriting(MeshRewriter, module) as rewriter:
                 for op in reductions:
-                    reduce_what_differs(op, rewriter)
+                    drop_replicated_axes(op, rewriter)
         with module.context, ir.Location.unknown():
-            return (reads_number and raise_pieces(module, mesh)) or bool(raised)
+            return (reads_number and raise_device_slices(module, mesh)) or bool(raised)
 
 
 def _numbers_partitions(op: ir.Operation) -> bool:
-    """Whether the groups of a collective list devices by partition, as those of a mesh do."""
+    """True if the groups of a collective list devices by partition, as those of a mesh do."""
     channel = op.attributes.get("channel_handle")
     return (
         channel is not None
@@ -75,12 +75,11 @@ def _numbers_partitions(op: ir.Operation) -> bool:
 
 
 _WITHOUT_FLAG = ("stablehlo.all_to_all", "stablehlo.collective_permute")
-"""Those that list partitions wherever they have a channel."""
+"""Collectives that list partitions whenever they have a channel."""
 
 
 def _raise(op: ir.Operation, mesh: Mesh) -> list[ir.Value]:
-    """Replaces a collective by one of the dialect for each of its operands, and returns what these give; none where there is no
-    such."""
+    """Replaces a collective by one of the mesh dialect per operand, and returns their results; none if it cannot be raised."""
     values = [*op.operands, *op.results]
     if any(not isinstance(value.type, ir.RankedTensorType) or DYNAMIC in shape_of(value) for value in values):
         return []
@@ -89,20 +88,20 @@ def _raise(op: ir.Operation, mesh: Mesh) -> list[ir.Value]:
     make = _shift(op, mesh) if op.name == _PERMUTE else _grouped(op, mesh)
     if make is None:
         return []
-    emit = Builder.before(op)
-    new_results = [make(operand, emit) for operand in op.operands]
-    for new, result in zip(new_results, op.results, strict=True):
-        result.replace_all_uses_with(new)
+    builder = Builder.before(op)
+    new_results = [make(operand, builder) for operand in op.operands]
+    for new_result, result in zip(new_results, op.results, strict=True):
+        result.replace_all_uses_with(new_result)
     op.erase()
     return new_results
 
 
 _Make = Callable[[ir.Value, Builder], ir.Value]
-"""Writes the collective of the dialect for one operand."""
+"""Builds the collective of the mesh dialect for one operand."""
 
 
 def _shift(op: ir.Operation, mesh: Mesh) -> _Make | None:
-    """Where nothing arrives, a permute gives zeros, and a shift that is no rotation what is undefined."""
+    """A permute returns zeros on devices that receive nothing, but a shift is undefined there, so only rotations are raised."""
     axis_and_offset = rotation(op.attributes["source_target_pairs"], mesh)
     if axis_and_offset is None:
         return None
@@ -111,7 +110,7 @@ def _shift(op: ir.Operation, mesh: Mesh) -> _Make | None:
 
 
 _GROUPED: Registry[str, Callable[[ir.Operation, Mesh, Axes], _Make | None]] = Registry("collective of groups")
-"""By name, how to write such a collective along these axes; None where its body has no kind of the dialect's."""
+"""By name, how to build such a collective along these axes; None if the dialect has no kind for its body."""
 
 
 def _grouped(op: ir.Operation, mesh: Mesh) -> _Make | None:
@@ -124,14 +123,14 @@ def _grouped(op: ir.Operation, mesh: Mesh) -> _Make | None:
 
 @_GROUPED.register("stablehlo.all_reduce")
 def _all_reduce(op: ir.Operation, mesh: Mesh, axes: Axes) -> _Make | None:
-    """One of a reduction that the dialect has."""
+    """Raises one whose reduction the dialect has."""
     kind = _reduction(op)
     return (lambda value, at: build.all_reduce(value, mesh, mesh_axes=axes, reduction=kind, at=at)) if kind else None
 
 
 @_GROUPED.register("stablehlo.reduce_scatter")
 def _reduce_scatter(op: ir.Operation, mesh: Mesh, axes: Axes) -> _Make | None:
-    """One of a reduction that the dialect has."""
+    """Raises one whose reduction the dialect has."""
     kind, dim = _reduction(op), _integer(op, "scatter_dimension")
     if not kind:
         return None
@@ -140,14 +139,14 @@ def _reduce_scatter(op: ir.Operation, mesh: Mesh, axes: Axes) -> _Make | None:
 
 @_GROUPED.register("stablehlo.all_gather")
 def _all_gather(op: ir.Operation, mesh: Mesh, axes: Axes) -> _Make:
-    """Along the same dimension."""
+    """Keeps the dimension."""
     dim = _integer(op, "all_gather_dim")
     return lambda value, at: build.all_gather(value, mesh, mesh_axes=axes, gather_axis=dim, at=at)
 
 
 @_GROUPED.register("stablehlo.all_to_all")
 def _all_to_all(op: ir.Operation, mesh: Mesh, axes: Axes) -> _Make:
-    """Between the same dimensions."""
+    """Keeps the dimensions."""
     split, concat = _integer(op, "split_dimension"), _integer(op, "concat_dimension")
     return lambda value, at: build.all_to_all(value, mesh, mesh_axes=axes, split_axis=split, concat_axis=concat, at=at)
 
@@ -157,7 +156,7 @@ _RAISED = (*_GROUPED, _PERMUTE)
 
 
 def _reduction(op: ir.Operation) -> str:
-    """The kind by which a collective reduces, in the element type of its operands; "" for any other body."""
+    """The reduction kind of a collective in the element type of its operands; "" for any other body."""
     kind = body_kind(op)
     reduced = element_of(op.regions[0].blocks[0].arguments[0])
     return kind if all(element_of(operand) == reduced for operand in op.operands) else ""

@@ -1,4 +1,4 @@
-"""`reduce-scatter-reassociate`: compute first, reduce-scatter once (the RFC)."""
+"""`reduce-scatter-reassociate`: computes first and reduce-scatters once (the RFC)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshbridge.analysis.known_values import is_splat
-from meshbridge.collectives import joins
+from meshbridge.collectives import commuting_ops
 from meshbridge.collectives.rewriter import MeshRewriter, PatternPass, on, sharing_key
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers
@@ -24,8 +24,8 @@ from meshbridge.ops.reductions import body_kind
 @register
 @dataclass(frozen=True)
 class ReduceScatterReassociate(PatternPass):
-    """Makes one reduce-scatter of several whose results an operation joins that commutes with them (`joins.JOINS`), and a smaller
-    one of one whose result is reduced likewise along other dimensions.
+    """Moves several reduce-scatters below an operation that commutes with them (`commuting_ops.COMMUTING`), and one below a
+    reduction of the same kind along other dimensions, which makes it smaller.
 
     Input:   %0 = mesh.reduce_scatter %x on @m mesh_axes = [0] scatter_axis = 0 : tensor<4xf32> -> tensor<2xf32>
              %1 = mesh.reduce_scatter %y on @m mesh_axes = [0] scatter_axis = 0 : tensor<4xf32> -> tensor<2xf32>
@@ -38,8 +38,8 @@ class ReduceScatterReassociate(PatternPass):
     Output:  %0 = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [1]
              %1 = mesh.reduce_scatter %0 on @m mesh_axes = [0] scatter_axis = 0 : tensor<4xf32> -> tensor<2xf32>
 
-    The order of axes counts: it says which device gets which piece. Transposes and reshapes may stand before the reduction, as
-    where heads of queries share keys, whose gradients are summed up over these heads.
+    The order of axes matters, as it determines each device's shard. Transposes and reshapes may precede the reduction: if query
+    heads share keys, gradients of keys are summed over these heads.
     """
 
     name: ClassVar[str] = "reduce-scatter-reassociate"
@@ -48,21 +48,21 @@ class ReduceScatterReassociate(PatternPass):
 def reassociate(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """Moves the reduce-scatters that `op` reads below it."""
     operands = list(op.operands)
-    found = [rewriter.collective(operand, ReduceScatterOp, op) for operand in operands]
-    pieces = [each for each in found if each is not None and joins.keeps_type(each)]
+    can_scatter = [rewriter.collective(operand, ReduceScatterOp, op) for operand in operands]
+    pieces = [scatter for scatter in can_scatter if scatter is not None and commuting_ops.keeps_type(scatter)]
     if (
         len(pieces) != len(operands)
-        or len({(sharing_key(each.operation), each.scatter_axis, each.input.type) for each in pieces}) != 1
+        or len({(sharing_key(scatter.operation), scatter.scatter_axis, scatter.input.type) for scatter in pieces}) != 1
     ):
         return False
     if any(rewriter.uses(value) != operands.count(value) for value in operands):
         return False
-    first, source = pieces[0], pieces[0].input.type
-    if not joins.joins(op.name, first.reduction, element_of(source)):
+    template, source = pieces[0], pieces[0].input.type
+    if not commuting_ops.commutes(op.name, template.reduction, element_of(source)):
         return False
-    location = first.operation.location
-    mesh, axes, dim, kind = rewriter.meshes[first.mesh], first.mesh_axes, first.scatter_axis, first.reduction
-    for number, value in enumerate([each.input for each in pieces]):
+    location = template.operation.location
+    mesh, axes, dim, kind = rewriter.meshes[template.mesh], template.mesh_axes, template.scatter_axis, template.reduction
+    for number, value in enumerate([scatter.input for scatter in pieces]):
         rewriter.feed(op, number, value)
     op.results[0].set_type(source)
     rewriter.put_after(
@@ -73,11 +73,11 @@ def reassociate(op: ir.Operation, rewriter: MeshRewriter) -> bool:
 
 _ARRANGING = frozenset(("stablehlo.reshape", "stablehlo.transpose"))
 _MOST_BETWEEN = 4
-"""How many transposes and reshapes a reduce-scatter passes. Not measured: a bound on time."""
+"""The number of transposes and reshapes that a reduce-scatter may pass, to bound the time. Not measured."""
 
 
 def reduce_first(op: ir.Operation, rewriter: MeshRewriter) -> bool:
-    """Moves the reduce-scatter `op` below the reduction that alone reads it, perhaps behind transposes and reshapes."""
+    """Moves the reduce-scatter `op` below its only reader, a reduction, and below transposes and reshapes before that."""
     scatter = ReduceScatterOp(op)
     mesh, kind = rewriter.meshes[scatter.mesh], scatter.reduction
     value, dims, between = op.results[0], [scatter.scatter_axis], list[ir.Operation]()
@@ -89,25 +89,23 @@ def reduce_first(op: ir.Operation, rewriter: MeshRewriter) -> bool:
             break
         if step.name not in _ARRANGING or DYNAMIC in (*shape_of(value.type), *shape_of(step.results[0].type)):
             return False
-        if (
-            below := result_dim_of_blocks(step, dims[-1], shape_of(value.type)[dims[-1]])
-        ) is None:  # every element of it is a shard
+        if (below := result_dim_of_blocks(step, dims[-1], shape_of(value.type)[dims[-1]])) is None:  # every element is a shard
             return False
         dims.append(below)
         between.append(step)
         value = step.results[0]
     reduced, count = integers(step.attributes["dimensions"]), group_size(mesh, scatter.mesh_axes)
     sizes = (count, *shape_of(op.operands[0].type), *shape_of(value.type))
-    if len(step.results) != 1 or dims[-1] in reduced or DYNAMIC in sizes or not joins.keeps_type(scatter):
+    if len(step.results) != 1 or dims[-1] in reduced or DYNAMIC in sizes or not commuting_ops.keeps_type(scatter):
         return False
     smaller = type_bytes(step.results[0].type) < type_bytes(value.type)
     if not smaller or body_kind(step) != kind or not is_splat(step.operands[1], neutral(kind, element_of(value.type))):
         return False
-    emit, whole = Builder.before(step), scatter.input
-    for each, dim in zip(between, dims[1:], strict=True):
-        whole = emit.again(each, resized(ir.RankedTensorType(each.results[0].type), dim, multiply=count), [whole])
+    builder, whole = Builder.before(step), scatter.input
+    for between_op, dim in zip(between, dims[1:], strict=True):
+        whole = builder.again(between_op, resized(ir.RankedTensorType(between_op.results[0].type), dim, multiply=count), [whole])
         rewriter.adopt(whole)
-    dim = dims[-1] - sum(each < dims[-1] for each in reduced)
+    dim = dims[-1] - sum(number < dims[-1] for number in reduced)
     location, axes = op.location, scatter.mesh_axes
     step.results[0].set_type(resized(ir.RankedTensorType(step.results[0].type), dim, multiply=count))
     rewriter.feed(step, 0, whole)
@@ -118,6 +116,6 @@ def reduce_first(op: ir.Operation, rewriter: MeshRewriter) -> bool:
 
 
 ReduceScatterReassociate.patterns = (
-    on(ReduceScatterOp, reassociate, joins.NAMES),
+    on(ReduceScatterOp, reassociate, commuting_ops.NAMES),
     on(ReduceScatterOp, reduce_first),
 )

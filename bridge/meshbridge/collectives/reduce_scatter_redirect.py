@@ -1,4 +1,4 @@
-"""`reduce-scatter-redirect`: reduce-scatter along the dimension that an all-to-all behind it splits, so that none is needed."""
+"""`reduce-scatter-redirect`: reduce-scatters along the dimension that a later all-to-all splits, which makes that unnecessary."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TRANSPOSE = "stablehlo.transpose"
 @register
 @dataclass(frozen=True)
 class ReduceScatterRedirect(PatternPass):
-    """Reduce-scatters along the dimension that an all-to-all splits, instead of the one that it puts together.
+    """Reduce-scatters along the dimension that an all-to-all splits, instead of the one that it concatenates.
 
     Input:   %0 = mesh.reduce_scatter %x on @m mesh_axes = [0] scatter_axis = 1 : tensor<4x4xf32> -> tensor<4x2xf32>
              %1 = stablehlo.convert %0 : (tensor<4x2xf32>) -> tensor<4x2xbf16>
@@ -29,14 +29,14 @@ class ReduceScatterRedirect(PatternPass):
     Output:  %0 = mesh.reduce_scatter %x on @m mesh_axes = [0] scatter_axis = 0 : tensor<4x4xf32> -> tensor<2x4xf32>
              %2 = stablehlo.convert %0 : (tensor<2x4xf32>) -> tensor<2x4xbf16>
 
-    In between may stand transposes and elementwise operations of one operand, which nothing else reads.
+    Transposes and elementwise operations of one operand may be in between, if nothing else reads them.
     """
 
     name: ClassVar[str] = "reduce-scatter-redirect"
 
 
 def redirect(op: ir.Operation, rewriter: MeshRewriter) -> bool:
-    """Drops the all-to-all `op` if what it exchanges has just been scattered."""
+    """Drops the all-to-all `op` if it exchanges a value that has just been scattered."""
     exchange = AllToAllOp(op)
     value, split, concat = exchange.input, exchange.split_axis, exchange.concat_axis
     between: list[ir.Operation] = []
@@ -54,23 +54,23 @@ def redirect(op: ir.Operation, rewriter: MeshRewriter) -> bool:
         return False
     if rewriter.uses(value) != 1 or kind == "generic" or DYNAMIC in (*mesh.shape, *shape_of(scatter.input)):
         return False
-    emit, element = Builder.before(op), element_of(value)
-    at = Builder(scatter.operation.location, emit.ip)
-    found = build.reduce_scatter(
+    builder, element = Builder.before(op), element_of(value)
+    at = Builder(scatter.operation.location, builder.ip)
+    result = build.reduce_scatter(
         scatter.input, mesh, mesh_axes=axes, scatter_axis=split, reduction=kind, element_type=element, at=at
     )
-    rewriter.adopt(found)
+    rewriter.adopt(result)
     for step in reversed(between):
-        shape = shape_of(found)
+        shape = shape_of(result)
         if step.name == _TRANSPOSE:
             shape = [shape[dim] for dim in integers(step.attributes["permutation"])]
-        found = emit.again(step, tensor(shape, element_of(step.results[0])), [found])
-    rewriter.replace(op, found)
+        result = builder.again(step, tensor(shape, element_of(step.results[0])), [result])
+    rewriter.replace(op, result)
     return True
 
 
 def _passes(op: ir.Operation) -> bool:
-    """Whether `op` computes each element of one element of its one operand."""
+    """True if `op` computes each element from one element of its only operand."""
     return len(op.operands) == 1 and (op.name == _TRANSPOSE or op.name in ELEMENTWISE)
 
 

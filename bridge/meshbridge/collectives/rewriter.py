@@ -1,6 +1,6 @@
-"""What the collective passes share: a module while collectives move in it, and passes that are sets of patterns.
+"""The base of the collective passes: a rewriter that knows meshes and loops, and passes that are sets of patterns.
 
-Such a pass ends, because each pattern lowers the bytes on the wire, or keeps them and lowers the number of collectives, or keeps
+Such a pass terminates, because each pattern lowers the wire bytes, or keeps them and lowers the number of collectives, or keeps
 both and moves a collective down.
 """
 
@@ -34,25 +34,25 @@ ViewT = TypeVar("ViewT", bound=CollectiveOpView)
 CONSTANTS = ops_with(Trait.CONSTANT)
 
 ELEMENTWISE = ops_with(Trait.ELEMENTWISE) - ops_with(Trait.SCALAR_REGION)
-"""Those that are nothing but their name and attributes, by which patterns write them for other sizes."""
+"""Elementwise ops that are determined by name and attributes, so that patterns can build them in other sizes."""
 
 _DISPENSABLE = ops_with(Trait.PURE) - CONSTANTS
-"""Constants that nothing uses stay: they take no time."""
+"""Unused constants stay: they take no time."""
 
 
 class MeshRewriter(Rewriter):
-    """A module while collectives move in it."""
+    """A rewriter with the meshes and loops of a module."""
 
     names = OPERATION_NAMES
-    """Mesh operations: patterns go on from these to what reads them."""
+    """Mesh operations: patterns continue at their users."""
 
     def __init__(self, module: ir.Module) -> None:
         self.meshes = declared_meshes(module.body)
         ops = find(module.operation, ["stablehlo.while", "stablehlo.partition_id"])
         self.loops = [op for op in ops if op.name == "stablehlo.while"]
-        """Its loops, outer ones first."""
+        """The loops of the module, outer ones first."""
         self._asks_for_number = len(ops) > len(self.loops)
-        "Whether devices compute anything of their number: of most programs they do not, and nothing is to be looked for."
+        "True if the program computes anything from device numbers, which is rare."
         super().__init__(module)
 
     def is_dispensable(self, name: str) -> bool:
@@ -61,7 +61,7 @@ class MeshRewriter(Rewriter):
     def collective(self, value: ir.Value, kind: type[ViewT], user: ir.Operation) -> ViewT | None:
         """The collective of class `kind` that defines `value` in the block of `user`.
 
-        A collective must not move into a loop or a branch, so both have to stand in the same block.
+        A collective must not move into a loop or a branch, so both must be in the same block.
         """
         op = defining_op(value)
         return kind(op) if op is not None and op.name == kind.OPERATION_NAME and op.block == user.block else None
@@ -73,38 +73,38 @@ class MeshRewriter(Rewriter):
 
 
 def sharing_key(op: ir.Operation) -> tuple[object, ...]:
-    """What a collective does with its operand, dimensions aside: what collectives share of which one may stand for all. The order
-    of axes means nothing to an all-reduce."""
+    """Equal for collectives that do the same with their operands, apart from dimensions, so that one may replace several. An
+    all-reduce ignores the order of axes."""
     view = CollectiveOpView(op)
     axes = frozenset(view.mesh_axes) if op.name == AllReduceOp.OPERATION_NAME else view.mesh_axes
     return op.name, view.mesh, axes, view.reduction
 
 
-PIECES = ("gather_axis", "scatter_axis", "split_axis", "concat_axis")
-"""Attributes that name the dimensions along which a collective puts pieces together or takes them apart."""
+DIM_ATTRIBUTES = ("gather_axis", "scatter_axis", "split_axis", "concat_axis")
+"""Attributes that name the dimensions that a collective splits or concatenates."""
 
 
-def piece_dims(op: ir.Operation) -> list[int]:
-    """Those dimensions."""
-    return [int(ir.IntegerAttr(op.attributes[name]).value) for name in PIECES if name in op.attributes]
+def collective_dims(op: ir.Operation) -> list[int]:
+    """The dimensions that a collective splits or concatenates."""
+    return [int(ir.IntegerAttr(op.attributes[name]).value) for name in DIM_ATTRIBUTES if name in op.attributes]
 
 
-def in_size(value: ir.Value, dim: int, *, multiply: int = 1, divide: int = 1) -> Callable[[Builder], ir.Value] | None:
-    """How to make `value` with dimension `dim` multiplied or divided, where it is the same at every index of that; None where
-    nothing says so. A scalar stays one."""
+def resize_uniform(value: ir.Value, dim: int, *, multiply: int = 1, divide: int = 1) -> Callable[[Builder], ir.Value] | None:
+    """A builder of `value` with dimension `dim` multiplied or divided, if it is the same at every index of that; None if that is
+    not certain. A scalar does not change."""
     type_ = ir.RankedTensorType(value.type)
     if not type_.rank:
-        return lambda emit: value
+        return lambda builder: value
     type_ = resized(type_, dim, multiply=multiply, divide=divide)
-    if isinstance(found := known(value), Splat):
-        held = ir.DenseElementsAttr.get_splat(type_, found.element)
-        return lambda emit: emit.constant(type_, held)
+    if isinstance(splat := known(value), Splat):
+        constant = ir.DenseElementsAttr.get_splat(type_, splat.element)
+        return lambda builder: builder.constant(type_, constant)
     if defining_name(value) != "stablehlo.broadcast_in_dim":
         return None
     op = op_of(value)
     dims, shape = integers(op.attributes["broadcast_dimensions"]), ir.RankedTensorType(op.operands[0].type).shape
     varies = dim in dims and shape[dims.index(dim)] != 1
-    return None if varies else lambda emit: emit.again(op, type_, list(op.operands))
+    return None if varies else lambda builder: builder.again(op, type_, list(op.operands))
 
 
 MeshPattern = Pattern[MeshRewriter]
@@ -113,7 +113,7 @@ MeshPattern = Pattern[MeshRewriter]
 def on(
     kind: type[MeshOpView], rewrite: Callable[[ir.Operation, MeshRewriter], bool], readers: frozenset[str] | None = None
 ) -> MeshPattern:
-    """The pattern that tries `rewrite` on operations of that class, or on those named in `readers` that read what one gives."""
+    """A pattern that tries `rewrite` on operations of that class, or on their users named in `readers`."""
     return MeshPattern((kind.OPERATION_NAME,), rewrite, readers)
 
 

@@ -8,7 +8,7 @@ from math import inf, prod
 from typing import ClassVar
 
 from meshbridge.collectives.canonicalize import Simplify
-from meshbridge.collectives.joins import keeps_type
+from meshbridge.collectives.commuting_ops import keeps_type
 from meshbridge.cost.communication import communicating
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 
-from meshbridge.collectives.rewriter import in_size
+from meshbridge.collectives.rewriter import resize_uniform
 from meshbridge.dialect.ops import AllGatherOp, AllToAllOp, CollectiveOpView
 from meshbridge.ir.builder import Builder, shape_of
 from meshbridge.ir.elements import tensor_bytes
@@ -106,7 +106,7 @@ class Segment:
     def _take(self, emit: Builder, value: ir.Value, rows: Rows | None, number: int) -> ir.Value:
         if rows is None:
             return value
-        smaller = in_size(value, rows.dim, divide=self.pieces)
+        smaller = resize_uniform(value, rows.dim, divide=self.pieces)
         return smaller(emit) if smaller else LoopDivision(self.pieces, rows.outer).take(emit, value, rows.dim, number)
 
     def _join(self, ip: ir.InsertionPoint, parts: list[ir.Value], op: ir.Operation, carried: Carried, number: int) -> ir.Value:

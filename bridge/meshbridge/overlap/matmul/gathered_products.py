@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from meshbridge.collectives.rewriter import piece_dims
+from meshbridge.collectives.rewriter import collective_dims
 from meshbridge.cost.divided import OverlapCosts
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
@@ -128,7 +128,7 @@ def _readers(collective: ir.Operation) -> tuple[ReadingProduct, ...]:
 
 def _ways(collective: ir.Operation, readers: tuple[ReadingProduct, ...], most: int, least: int) -> Iterator[GatheredProducts]:
     """Along the dimensions that the first product contracts, first those that the collective leaves alone."""
-    shard, touched = shape_of(collective.operands[0]), piece_dims(collective)
+    shard, touched = shape_of(collective.operands[0]), collective_dims(collective)
     refused = set() if collective.name == AllGatherOp.OPERATION_NAME else set(touched)
     first = readers[0]
     dims = [dim for dim in range(len(shard)) if first.product.result_dim(first.product.loops[first.side][dim]) is None]

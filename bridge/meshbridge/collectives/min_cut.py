@@ -1,4 +1,4 @@
-"""Where to cut a small directed graph in two, so that what crosses the cut weighs least."""
+"""Minimum cuts of small directed graphs."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ SOURCE = "source"
 SINK = "sink"
 
 UNCUT = inf
-"""The weight of an edge that is never cut: where it comes from stays with the source only together with where it leads."""
+"""The weight of an edge that is never cut: if its tail is on the source side, so is its head."""
 
 Node = Hashable
 
 
 class FlowNetwork:
-    """Nodes between `SOURCE` and `SINK`, and edges with weights, those that leave the source finite ones."""
+    """A network with edges of given weights between `SOURCE` and `SINK`; edges from the source have finite weights."""
 
     def __init__(self) -> None:
         self._spare: dict[Node, dict[Node, float]] = {SOURCE: {}, SINK: {}}
-        "How much more may flow along each edge; what flows along one may flow back."
+        "The residual capacity of each edge; flow along an edge can flow back."
 
     def add(self, tail: Node, head: Node, weight: float) -> None:
-        """Adds an edge; of two from one node to another the weights add up."""
-        for node, other, more in ((tail, head, weight), (head, tail, 0)):
+        """Adds an edge; weights of parallel edges add up."""
+        for node, neighbour, capacity in ((tail, head, weight), (head, tail, 0)):
             edges = self._spare.setdefault(node, {})
-            edges[other] = edges.get(other, 0) + more
+            edges[neighbour] = edges.get(neighbour, 0) + capacity
 
     def source_side(self) -> set[Node]:
-        """The nodes that stay with the source so that the edges that leave them weigh least; of several such sets the largest.
+        """The source side of a minimum cut; of several such sides the largest.
 
-        By Ford and Fulkerson, along shortest paths: each one that is found fills an edge.
+        Ford and Fulkerson's algorithm along shortest paths, each of which saturates an edge.
         """
         while SOURCE in (towards := self._towards_sink()):
             path: list[tuple[Node, Node]] = []
@@ -46,7 +46,7 @@ class FlowNetwork:
         return self._spare.keys() - towards.keys()
 
     def _towards_sink(self) -> dict[Node, Node]:
-        """The nodes from which more may flow to the sink, each with the next one on a shortest path."""
+        """The nodes from which more can flow to the sink, each with the next node on a shortest path."""
         towards: dict[Node, Node] = {SINK: SINK}
         waiting = deque[Node]([SINK])
         while waiting:

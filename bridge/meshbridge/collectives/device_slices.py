@@ -1,4 +1,4 @@
-"""Pieces that devices take, or write, at their number (`lax.axis_index`), in the words of the mesh dialect."""
+"""Raises slices that devices read, or write, at their own number (`lax.axis_index`) to the mesh dialect."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ DEVICE = "stablehlo.partition_id"
 _SLICE, _UPDATE = "stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"
 
 
-def raise_pieces(module: ir.Module, mesh: Mesh) -> bool:
-    """Makes slices that devices take at their number `all_slice`, and all-gathers of sums of what they write there into zeros;
-    returns whether there was any."""
+def raise_device_slices(module: ir.Module, mesh: Mesh) -> bool:
+    """Replaces slices at the device's number by `all_slice`, and sums of slices written there into zeros by all-gathers; returns
+    whether the program changed."""
     numbers = DeviceNumbers(mesh)
     changed = sum(_raise_slice(op, numbers) for op in find(module.operation, [_SLICE]))
-    return changed + sum(_gather_placed(op, numbers) for op in find(module.operation, [_UPDATE])) > 0
+    return changed + sum(_raise_gather(op, numbers) for op in find(module.operation, [_UPDATE])) > 0
 
 
 def _raise_slice(op: ir.Operation, numbers: DeviceNumbers) -> bool:
-    """Makes a `dynamic_slice` an `all_slice`, if each device takes its piece of one dimension."""
+    """Replaces a `dynamic_slice` by an `all_slice`, if each device reads its own part of one dimension."""
     whole, starts = op.operands[0], list(op.operands)[1:]
-    dim_and_axes = _own_piece(shape_of(whole), shape_of(op.results[0]), starts, numbers)
+    dim_and_axes = _device_slice(shape_of(whole), shape_of(op.results[0]), starts, numbers)
     if dim_and_axes is None:
         return False
     dim, axes = dim_and_axes
@@ -40,15 +40,15 @@ def _raise_slice(op: ir.Operation, numbers: DeviceNumbers) -> bool:
     return True
 
 
-def _gather_placed(op: ir.Operation, numbers: DeviceNumbers) -> bool:
-    """Makes an all-gather of the sum over devices, which alone reads `op`, of pieces that each writes at its number into zeros.
-    Over the axes that pieces are not numbered along, they are added up before."""
+def _raise_gather(op: ir.Operation, numbers: DeviceNumbers) -> bool:
+    """Replaces the all-reduce that alone reads `op`, in which each device writes its part into zeros at its number, by an
+    all-gather. Axes along which the number does not vary are reduced before it."""
     whole, piece, *starts = op.operands
     user = sole_user(op.results[0])
     if user is None or user.name != AllReduceOp.OPERATION_NAME or not is_splat(whole, 0):
         return False
     total, mesh = AllReduceOp(user), numbers.mesh
-    dim_and_axes = _own_piece(shape_of(whole), shape_of(piece), starts, numbers)
+    dim_and_axes = _device_slice(shape_of(whole), shape_of(piece), starts, numbers)
     if dim_and_axes is None or total.reduction != "sum" or not set(dim_and_axes[1]) <= set(total.mesh_axes):
         return False
     dim, axes = dim_and_axes
@@ -61,8 +61,8 @@ def _gather_placed(op: ir.Operation, numbers: DeviceNumbers) -> bool:
     return True
 
 
-def _own_piece(whole: Shape, piece: Shape, starts: Sequence[ir.Value], numbers: DeviceNumbers) -> tuple[int, Axes] | None:
-    """The one dimension of which each device has its piece, and the axes along which devices are numbered for that."""
+def _device_slice(whole: Shape, piece: Shape, starts: Sequence[ir.Value], numbers: DeviceNumbers) -> tuple[int, Axes] | None:
+    """The only divided dimension, if each device has its own part of it, and the axes that number the parts."""
     divided_dims = [dim for dim, sizes in enumerate(zip(whole, piece, strict=True)) if sizes[0] != sizes[1]]
     if len(divided_dims) != 1 or DYNAMIC in (*whole, *piece) or not piece[divided_dims[0]]:
         return None

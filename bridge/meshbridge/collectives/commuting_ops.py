@@ -1,4 +1,4 @@
-"""Which operations commute with a reduction over devices: `op(reduce x, reduce y)` equals `reduce op(x, y)`."""
+"""Operations that commute with a reduction over devices: `op(reduce x, reduce y)` equals `reduce op(x, y)`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from meshbridge.ir.mlir import ir
 
 _SUMS = ("stablehlo.add", "stablehlo.subtract", "arith.addf", "arith.addi", "arith.subf", "arith.subi")
 
-JOINS: dict[str, frozenset[str]] = {
+COMMUTING: dict[str, frozenset[str]] = {
     "sum": frozenset(_SUMS),
     "average": frozenset(_SUMS),
     "max": frozenset(("stablehlo.maximum", "arith.maximumf", "arith.maxsi", "arith.maxui")),
@@ -19,26 +19,26 @@ JOINS: dict[str, frozenset[str]] = {
     "bitwise_or": frozenset(("stablehlo.or", "arith.ori")),
     "bitwise_xor": frozenset(("stablehlo.xor", "arith.xori")),
 }
-"""By reduction kind, the operations of two operands that are endomorphisms of it."""
+"""By reduction kind, the binary operations that commute with it."""
 
-SUM_OF = {"stablehlo.subtract": "stablehlo.add", "arith.subf": "arith.addf", "arith.subi": "arith.addi"}
-"""What adds up numbers that each of these takes away."""
+ADDITION_OF = {"stablehlo.subtract": "stablehlo.add", "arith.subf": "arith.addf", "arith.subi": "arith.addi"}
+"""The addition for each subtraction."""
 
 _SIGNED = frozenset(("arith.maxsi", "arith.minsi"))
 _UNSIGNED = frozenset(("arith.maxui", "arith.minui"))
 
-NAMES = frozenset[str]().union(*JOINS.values())
-"""All of them."""
+NAMES = frozenset[str]().union(*COMMUTING.values())
+"""All commuting operations."""
 
 
-def joins(op_name: str, kind: str, element: ir.Type) -> bool:
-    """Whether `op_name` is an endomorphism of a reduction of `kind` over elements of type `element`.
+def commutes(op_name: str, kind: str, element: ir.Type) -> bool:
+    """True if `op_name` commutes with a reduction of `kind` over elements of type `element`.
 
-    An average of integers rounds, and arithmetic on i1 is not what sums count. Signless integers are ordered as signed ones by a
-    mesh reduction, and i1 as unsigned: the operation of the other order does not commute with it.
+    An average of integers rounds, and sums and products of i1 are not arithmetic on numbers. A mesh reduction orders signless
+    integers as signed, and i1 as unsigned: operations of the other order do not commute with it.
     """
     is_bit = isinstance(element, ir.IntegerType) and element.width == 1
-    if op_name not in JOINS.get(kind, ()) or (kind == "average" and is_integer(element)):
+    if op_name not in COMMUTING.get(kind, ()) or (kind == "average" and is_integer(element)):
         return False
     if is_bit and kind in ("sum", "product"):
         return False
@@ -46,5 +46,5 @@ def joins(op_name: str, kind: str, element: ir.Type) -> bool:
 
 
 def keeps_type(reduction: AllReduceOp | ReduceScatterOp) -> bool:
-    """Whether the collective reduces in the element type that it is given."""
+    """True if the collective reduces in the element type of its operand."""
     return element_of(reduction.input.type) == element_of(reduction.operation.results[0].type)

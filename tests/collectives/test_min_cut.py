@@ -7,7 +7,7 @@ from itertools import chain, combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbridge.collectives.cuts import SINK, SOURCE, UNCUT, FlowNetwork, Node
+from meshbridge.collectives.min_cut import SINK, SOURCE, UNCUT, FlowNetwork, Node
 
 NODES = "abcde"
 WEIGHTS = st.integers(0, 9)
