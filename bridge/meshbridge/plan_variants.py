@@ -13,7 +13,7 @@ from typing import NamedTuple
 from meshbridge import pipeline
 from meshbridge.cost.communication import communication
 from meshbridge.cost.memory import memory
-from meshbridge.cost.memory_limit import does_not_fit, misfit
+from meshbridge.cost.memory_limit import memory_error, memory_excess
 from meshbridge.cost.step import MARGIN, predict
 from meshbridge.decide.decisions import Decisions
 from meshbridge.ir import mlir
@@ -89,7 +89,7 @@ def best_plan(
         if fitting:
             return _fastest(fitting, devices)
     assert least is not None
-    raise does_not_fit(least[1], limit)
+    raise memory_error(least[1], limit)
 
 
 def _fastest(plans: Sequence[Plan], devices: Target | None) -> Plan:
@@ -162,7 +162,7 @@ def fitting_plan(
             plan_in(frugal, _in_mesh(limited), PlanVariant(memory_factor=FACTORS[-1]), timings, on_pass=on_pass)
         if memory(main_function(frugal)).peak <= limit:
             return best_plan_of(legal, limited, timings, on_pass)
-    text = misfit(planned, limit).replace("the limit of", f"'{options.target.name}' has,")
+    text = memory_excess(planned, limit).replace("the limit of", f"'{options.target.name}' has,")
     warnings.warn(f"warning: {text}; memory-limit 'none' plans as if it fitted", MemoryWarning, stacklevel=2)
     return None
 

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import meshbridge
 from meshbridge import MemoryWarning, machines
-from meshbridge.cost.memory import largest, memory
+from meshbridge.cost.memory import largest_values, memory
 from meshbridge.ir.mlir import MeshError, context, ir, main_function
 from meshbridge.machines.compile_target import bytes_in
 from meshbridge.tools import cli
@@ -50,7 +50,7 @@ def test_what_is_held_at_the_peak() -> None:
     """In the loop: what it makes, what it reads from outside, the argument, and not what was read before."""
     module = ir.Module.parse(HELD, context())
     function = main_function(module)
-    sizes = [size for _, size in largest(function, 3)]
+    sizes = [size for _, size in largest_values(function, 3)]
     assert sizes == [4 * 4096, 4 * 2048, 4 * 1024]
     assert 4 * (4096 + 2048) <= memory(function).temporaries <= 4 * (4096 + 2048 + 64 + 64 + 8) + 32
 

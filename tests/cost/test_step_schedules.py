@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbridge.cost.schedule import Task, starts
+from meshbridge.cost.schedule import Task, list_schedule
 from meshbridge.cost.step import PredictedStep, predict
 from meshbridge.dialect import assembly
 from meshbridge.ir.mlir import context
@@ -44,12 +44,12 @@ def test_tasks_take_turns_on_a_resource() -> None:
         Task(1.0, {"a": 1.0}, (0, 2)),
         Task(2.0, {"a": 2.0, "b": 0.5}, (3,)),
     ]
-    assert starts(tasks) == [1.0, 0.0, 1.0, 6.0, 7.0]
-    assert starts([]) == []
+    assert list_schedule(tasks) == [1.0, 0.0, 1.0, 6.0, 7.0]
+    assert list_schedule([]) == []
 
 
 def test_a_resource_may_be_free_before_its_task_is_over() -> None:
-    assert starts([Task(3.0, {"a": 1.0}), Task(1.0, {"a": 1.0})]) == [0.0, 1.0]
+    assert list_schedule([Task(3.0, {"a": 1.0}), Task(1.0, {"a": 1.0})]) == [0.0, 1.0]
 
 
 @st.composite
@@ -67,7 +67,7 @@ def some_tasks(draw: st.DrawFn) -> list[Task]:
 def test_schedules_are_right_and_leave_nothing_ready_waiting(tasks: list[Task]) -> None:
     """Each task follows those that it waits for, a resource serves one at a time, and a task starts when the last of its
     resources or of those that it waits for lets it."""
-    begun = starts(tasks)
+    begun = list_schedule(tasks)
     for task, start in zip(tasks, begun, strict=True):
         followed = [begun[before] + tasks[before].seconds for before in task.after]
         assert all(end <= start for end in followed)

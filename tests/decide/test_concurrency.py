@@ -13,7 +13,7 @@ from jax import export
 from jax.sharding import NamedSharding, PartitionSpec
 
 import meshbridge
-from meshbridge.cost.objective import HIDDEN, JOINED, objective
+from meshbridge.cost.objective import COMBINED_BYTES, HIDDEN_SHARE, objective
 from meshbridge.decide.concurrency import note_concurrency
 from meshbridge.ir.mlir import context
 from meshbridge.ir.sharding import Mesh, Sharding
@@ -43,7 +43,8 @@ def test_an_exchange_starts_by_itself() -> None:
 
 
 def test_only_compilers_that_combine_join() -> None:
-    assert objective(CompileTarget.of("h100")).combined_bytes == objective(CompileTarget.of("v5e")).combined_bytes == JOINED
+    for name in ("h100", "v5e"):
+        assert objective(CompileTarget.of(name)).combined_bytes == COMBINED_BYTES
     for name in ("cpu8", "neutral", "bytes"):
         assert not objective(CompileTarget.of(name)).combined_bytes
 
@@ -56,7 +57,7 @@ def test_what_products_hide_costs_a_part(source: Sharding, target: Sharding) -> 
 def test_machines_hide_what_they_run_beside_products() -> None:
     hidden = {name: objective(CompileTarget.of(name), hides=True) for name in ("h100", "v5e", "v5p")}
     parts = {name: (each.hidden_gathers, each.hidden_reductions) for name, each in hidden.items()}
-    assert parts == {"h100": (HIDDEN, HIDDEN), "v5e": (HIDDEN, 1.0), "v5p": (1.0, 1.0)}
+    assert parts == {"h100": (HIDDEN_SHARE, HIDDEN_SHARE), "v5e": (HIDDEN_SHARE, 1.0), "v5p": (1.0, 1.0)}
     assert objective(CompileTarget.of("h100")).hidden_gathers == 1.0, "nothing is said of what else the links are for"
 
 
@@ -135,6 +136,6 @@ def test_layers_of_a_loop_are_gathered_and_their_gradients_reduced_beside_produc
     note_concurrency(graph, objective(CompileTarget.of("h100"), hides=True), is_small=False)
     products = [node for node in graph.nodes if node.rule.is_contraction]
     read = [graph.tensors[tensor] for node in products for tensor in node.operands if graph.tensors[tensor].shape == (WIDTH,) * 2]
-    assert [tensor.gathered.part for tensor in read] == [HIDDEN] * 2, "forward and backward"
+    assert [tensor.gathered.part for tensor in read] == [HIDDEN_SHARE] * 2, "forward and backward"
     made = [graph.tensors[node.results[0]] for node in products]
-    assert {(tensor.shape, tensor.reduced.part) for tensor in made} == {((WIDTH, WIDTH), HIDDEN), ((BATCH, WIDTH), 1.0)}
+    assert {(tensor.shape, tensor.reduced.part) for tensor in made} == {((WIDTH, WIDTH), HIDDEN_SHARE), ((BATCH, WIDTH), 1.0)}

@@ -1,4 +1,4 @@
-"""Seconds that the collectives of a partitioned program take on a machine, op by op."""
+"""Seconds that each collective of a partitioned program takes on a machine."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from meshbridge.machines.layout import Placement
 from meshbridge.machines.machine import Link
 
 
-def time_of(op: ir.Operation, mesh: Mesh, axes: Axes, placement: Placement, group: int) -> Time:
-    """The time of a collective along `axes` of the mesh that is placed, in groups of so many devices. Smaller ones than the axes
-    would have keep links busy for the share of the bytes that they send."""
+def collective_op_time(op: ir.Operation, mesh: Mesh, axes: Axes, placement: Placement, group: int) -> Time:
+    """The time of a collective along `axes` of the mesh, in groups of `group` devices. If these are smaller than the axes'
+    groups, links are busy for the corresponding share of the bytes."""
     kind = op.name.partition(".")[2]
     if kind in _PERMUTES:
         return _PERMUTES[kind](op, mesh, axes, placement)
@@ -31,9 +31,8 @@ def time_of(op: ir.Operation, mesh: Mesh, axes: Axes, placement: Placement, grou
     return collective_time(kind, share * sum(map(tensor_bytes, op.operands)), axes, placement)
 
 
-def alike_time(wire_bytes: float, link: Link) -> Time:
-    """The time of a collective that sends so many bytes, as if along an axis of its own: where nothing says how devices are
-    connected."""
+def uniform_link_time(wire_bytes: float, link: Link) -> Time:
+    """The time of a collective that sends so many bytes along an axis of its own, for devices of unknown connections."""
     return Time(link.launch + link.latency, {link.name: wire_bytes / (link.ports * link.rate)})
 
 
@@ -50,7 +49,7 @@ def _shift(op: ir.Operation, _: Mesh, axes: Axes, placement: Placement) -> Time:
 
 
 def _send(op: ir.Operation, _: Mesh, axes: Axes, placement: Placement) -> Time:
-    """To a neighbour: which device of a group sends is written at the other end."""
+    """Assumes that the receiver is a neighbour: the receiver's op names the sender."""
     return shift_time(tensor_bytes(op.operands[0]), axes, 1, placement, rotate=False)
 
 
@@ -93,20 +92,20 @@ _LOWERED = {"gather": "all_gather", "reduce": "all_reduce", "scatter": "all_to_a
 
 
 def issued_kind(op: ir.Operation) -> str:
-    """The kind of a collective that a compiler issues for `op`, by StableHLO's name."""
+    """The StableHLO name of the collective that a compiler issues for `op`."""
     kind = op.name.partition(".")[2]
     return "collective_permute" if kind in _PERMUTES else _LOWERED.get(kind, kind)
 
 
-COPIED = 2.0
-"""Bytes that a copy moves for each of the value: it is read, and written."""
+COPY_TRAFFIC = 2.0
+"""Bytes that a copy moves per byte of the value: it reads and writes."""
 
 
-def arranged_bytes(op: ir.Operation) -> float:
-    """What copies move that bring the pieces of an all-to-all one after the other before they are sent, and in their places once
-    they are received: those of the first dimension are so already. Other collectives are not copied, as far as is known here."""
+def rearranged_bytes(op: ir.Operation) -> float:
+    """Bytes moved by the copies that make the pieces of an all-to-all contiguous before and after it. Pieces along the first
+    dimension are contiguous already. Other collectives are assumed to need no copies."""
     if op.name != AllToAllOp.OPERATION_NAME:
         return 0.0
     view, shape = AllToAllOp(op), ir.RankedTensorType(op.operands[0].type).shape
     copies = sum(prod(shape[:dim]) > 1 for dim in (view.split_axis, view.concat_axis))
-    return COPIED * copies * tensor_bytes(op.operands[0])
+    return COPY_TRAFFIC * copies * tensor_bytes(op.operands[0])

@@ -1,7 +1,7 @@
-"""Communication of a partitioned program (stages 3 and 4), collective by collective, in the ring model.
+"""The communication of a partitioned program (stages 3 and 4) in the ring model.
 
-Wire bytes per device: see `ring`; a permute counts what goes to another device, averaged over all devices. Bodies of loops count
-as often as they run.
+Wire bytes are per device: see `ring`. A permute counts the bytes sent to another device, averaged over all devices. Loop bodies
+count once per iteration.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from meshbridge.ir.shifts import received
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective of the program. Bytes are those of one device and one execution; a step executes it `executions` times."""
+    """One collective of the program. Bytes are per device and execution; a step executes it `executions` times."""
 
     kind: str
-    "The operation's name in the mesh dialect, or in StableHLO where the dialect has none, without its prefix."
+    "The operation's name without its prefix, in the mesh dialect, or in StableHLO if the dialect has none."
     axes: tuple[str, ...]
-    "Mesh axes that the devices of a group differ along, by the user's names, outer first."
+    "Mesh axes of a group of devices, by the user's names, outer first."
     group_size: int
     wire_bytes: float
     executions: int
     location: SourceLocation
-    "The innermost line of source that asked for it, which may be a library's."
+    "The innermost source line that requires it, which may be in a library."
     why: str = ""
-    "Which operation needed which operand how; empty where nobody asked for reasons (see `locations`)."
+    "The operation, operand and sharding that need it; empty without reasons (see `locations`)."
     asked: str = ""
-    """Who asked for the sharding that needs it: `your constraint at model.py:42`, `your sharding of result['loss']`, `chosen
-    here: …`; empty where nobody asked for reasons."""
+    """Who requested the sharding that needs it: `your constraint at model.py:42`, `your sharding of result['loss']`, `chosen
+    here: …`; empty without reasons."""
     origins: tuple[Origin, ...] = ()
-    "Where in the model it comes from, several if it stands for several collectives; empty where nobody asked for reports."
+    "Its places in the model, several if it combines several collectives; empty without reports."
     seconds: float | None = None
-    "Of one execution, on a machine with a topology, whether or not a device computes meanwhile."
+    "Seconds of one execution, on a machine with a topology, whether or not the device computes meanwhile."
 
     @property
     def total_bytes(self) -> float:
@@ -60,12 +60,12 @@ class Collective:
 
     @property
     def total_seconds(self) -> float | None:
-        """Seconds of all executions of one run; None where those of one are not known."""
+        """Seconds of all executions of one run; None if unknown."""
         return None if self.seconds is None else self.seconds * self.executions
 
     @property
     def origin(self) -> Origin | None:
-        """The origin of most of its bytes; None where origins are not known."""
+        """The origin of most of its bytes; None if unknown."""
         return max(self.origins, key=lambda origin: origin.share, default=None)
 
 
@@ -77,36 +77,36 @@ class Communication:
 
     @property
     def wire_bytes(self) -> float:
-        """Bytes that one device puts on the wire in one run."""
+        """Bytes that one device sends in one run."""
         return sum(collective.total_bytes for collective in self.collectives)
 
     @property
     def executions(self) -> int:
-        """How many collectives one run starts."""
+        """The number of collectives that one run starts."""
         return sum(collective.executions for collective in self.collectives)
 
     def bytes_by_kind(self) -> dict[str, float]:
-        """Wire bytes of each kind that occurs, most first."""
+        """Wire bytes of each kind, most first."""
         totals: dict[str, float] = {}
         for collective in self.collectives:
             totals[collective.kind] = totals.get(collective.kind, 0.0) + collective.total_bytes
         return dict(sorted(totals.items(), key=lambda item: (-item[1], item[0])))
 
     def count_by_kind(self) -> dict[str, int]:
-        """Collectives of each kind, in the order of `bytes_by_kind`."""
+        """The number of collectives of each kind, in the order of `bytes_by_kind`."""
         counts = Counter(collective.kind for collective in self.collectives)
         return {kind: counts[kind] for kind in self.bytes_by_kind()}
 
 
 def communication(module: ir.Module) -> Communication:
-    """All communication of a module of mesh collectives, and of StableHLO's, which reshardings over factors of axes and manual
-    computations bring along. Of branches, that with the most bytes on the wire counts."""
+    """The mesh and StableHLO collectives of a module; the latter come from reshardings over factors of axes and from manual
+    computations. Of branches, the one with the most wire bytes counts."""
     meshes = declared_meshes(module.body)
     return Communication(tuple(collectives(executed(module, weigh=wire_bytes_on(meshes)), meshes)))
 
 
 def wire_bytes_on(meshes: dict[str, Mesh]) -> Weigh:
-    """What operations send, in bytes: by that the most expensive branch is chosen."""
+    """Weighs operations by wire bytes, to find the most expensive branch."""
     return lambda ops: sum(collective.total_bytes for collective in collectives(ops, meshes))
 
 
@@ -116,8 +116,8 @@ def collectives(ops: Iterable[Execution], meshes: dict[str, Mesh]) -> Iterable[C
 
 
 def communicating(ops: Iterable[Execution], meshes: dict[str, Mesh]) -> Iterable[tuple[ir.Operation, Mesh, Axes, Collective]]:
-    """The same, each beside its op, the mesh on which it runs, and the axes of that along which its groups lie."""
-    grouped, moved = cache(_grouped), cache(_moved)  # what lists all devices is read once
+    """The collectives with their ops, meshes, and the mesh axes of their groups."""
+    grouped, permuted = cache(_grouped), cache(_moved)  # lists of all devices are parsed once
     for op, times in ops:
         dialect, _, kind = op.name.partition(".")
         if dialect == "mesh" and kind in _MESH:
@@ -130,7 +130,7 @@ def communicating(ops: Iterable[Execution], meshes: dict[str, Mesh]) -> Iterable
             wire = sum(_ring(kind, size, *pair) for pair in zip(op.operands, op.results, strict=True))
         elif dialect == "stablehlo" and "source_target_pairs" in op.attributes:
             mesh = _largest(meshes)
-            axes, share = moved(op.attributes["source_target_pairs"], mesh)
+            axes, share = permuted(op.attributes["source_target_pairs"], mesh)
             size = mesh.group_size(axes)
             wire = share * tensor_bytes(op.operands[0])
         else:
@@ -138,11 +138,11 @@ def communicating(ops: Iterable[Execution], meshes: dict[str, Mesh]) -> Iterable
         yield op, mesh, axes, Collective(kind, mesh.labels(axes), size, wire, times, location_of(op), reason_at(op), asked_at(op))
 
 
-Measured = tuple[Axes, float]
-"""The mesh axes of a collective, and its bytes on the wire."""
+AxesAndBytes = tuple[Axes, float]
+"""The mesh axes of a collective, and its wire bytes."""
 
 
-def _in_a_ring(op: ir.Operation, mesh: Mesh) -> Measured:
+def _in_a_ring(op: ir.Operation, mesh: Mesh) -> AxesAndBytes:
     axes = CollectiveOpView(op).mesh_axes
     return axes, _ring(op.name.removeprefix("mesh."), mesh.group_size(axes), op.operands[0], op.results[0])
 
@@ -153,16 +153,16 @@ _RING_KIND = {
     "scatter": "reduce-scatter",
     "broadcast": "collective-broadcast",
 }
-"""Mesh operations that cost as much as another kind, which sends the same in the other direction or more widely."""
+"""Mesh operations that cost as much as another kind."""
 
 
-def _ring(kind: str, size: int, sent: ir.Value, received: ir.Value) -> float:
+def _ring(kind: str, size: int, operand: ir.Value, result: ir.Value) -> float:
     name = _RING_KIND.get(kind, kind.replace("_", "-"))
-    return WIRE_BYTES[name](size, max(tensor_bytes(sent), tensor_bytes(received))) if size else 0.0
+    return WIRE_BYTES[name](size, max(tensor_bytes(operand), tensor_bytes(result))) if size else 0.0
 
 
-def _permute(op: ir.Operation, mesh: Mesh) -> Measured:
-    """Devices whose number is the same along both lists of axes keep what they have."""
+def _permute(op: ir.Operation, mesh: Mesh) -> AxesAndBytes:
+    """Devices with the same number along both lists of axes keep their values."""
     view = PermuteOp(op)
     axes = view.mesh_axes
     order = tuple(axes.index(axis) for axis in view.target_axes)
@@ -171,32 +171,32 @@ def _permute(op: ir.Operation, mesh: Mesh) -> Measured:
 
 @lru_cache(maxsize=256)
 def _relabelled(sizes: tuple[int, ...], order: tuple[int, ...]) -> float:
-    """The share of the devices of a group whose number is another one if its digits of these sizes are put in that order."""
+    """The share of the devices of a group whose number changes if its digits, of these sizes, are permuted."""
     numbers = np.arange(prod(sizes)).reshape(sizes)
     return float((numbers.transpose(order).ravel() != numbers.ravel()).mean())
 
 
-def _shift(op: ir.Operation, mesh: Mesh) -> Measured:
-    """Without wrapping around, the devices at one end send nothing."""
+def _shift(op: ir.Operation, mesh: Mesh) -> AxesAndBytes:
+    """Without rotation, the devices at one end send nothing."""
     view = ShiftOp(op)
     axes = (view.shift_axis,)
     return axes, _shifted(op.operands[0], 1, mesh, axes, view.offset, rotate=view.rotate)
 
 
 def _shifted(value: ir.Value, share: float, mesh: Mesh, axes: Axes, offset: int, *, rotate: bool = False) -> float:
-    """Bytes that a device receives of a shift of a `share` of `value`."""
+    """Bytes that a device receives when `share` of `value` is shifted."""
     size = element_bytes(str(element_of(value)))
     return received(share * tensor_bytes(value) / size, mesh, axes, offset, rotate=rotate) * size
 
 
-def _send(op: ir.Operation, mesh: Mesh) -> Measured:
+def _send(op: ir.Operation, mesh: Mesh) -> AxesAndBytes:
     """One device of each group sends."""
     axes = CollectiveOpView(op).mesh_axes
     return axes, tensor_bytes(op.operands[0]) / mesh.group_size(axes)
 
 
-def _halo(op: ir.Operation, mesh: Mesh) -> Measured:
-    """A slab from each neighbour, dimension by dimension; the devices at one end of the mesh have none to send to."""
+def _halo(op: ir.Operation, mesh: Mesh) -> AxesAndBytes:
+    """A slab from each neighbour, dimension by dimension; devices at one end of the mesh send none."""
     view, whole = UpdateHaloOp(op), ir.RankedTensorType(op.operands[0].type)
     split = [(dim, axes) for dim, axes in enumerate(view.split_axes) if axes]
     wire = 0.0
@@ -208,7 +208,7 @@ def _halo(op: ir.Operation, mesh: Mesh) -> Measured:
     return tuple(axis for _, axes in split for axis in axes), wire
 
 
-_MESH: dict[str, Callable[[ir.Operation, Mesh], Measured]] = {
+_MESH: dict[str, Callable[[ir.Operation, Mesh], AxesAndBytes]] = {
     **dict.fromkeys(("all_gather", "all_reduce", "reduce_scatter", "all_to_all", *_RING_KIND), _in_a_ring),
     "permute": _permute,
     "shift": _shift,
@@ -223,7 +223,7 @@ def _largest(meshes: dict[str, Mesh]) -> Mesh:
 
 
 def _grouped(groups: ir.Attribute, mesh: Mesh) -> tuple[Axes, int]:
-    """The mesh axes of device groups, and the devices of one. Raises MeshError for groups along axes that `mesh` has not."""
+    """The mesh axes of device groups, and the size of a group. Raises MeshError for groups along unknown axes."""
     if not isinstance(groups, ir.DenseElementsAttr) and (digits := read_digits(groups, mesh)) is not None:
         axes = axes_of(mesh, digits)
         return axes_within(positions_of(groups_along(mesh, digits), mesh), mesh) if axes is None else axes, group_size(digits)

@@ -1,6 +1,6 @@
-"""What a program computes: floating-point operations of its contractions, and elements that its other arithmetic makes.
+"""The computation of a program: floating-point operations of contractions, and elements of other arithmetic.
 
-Counted from the operations as they stand: on global shapes for the program, on shapes of shards for one device.
+Counted from the operations: on global shapes for the program, on shapes of shards for one device.
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ from meshbridge.ops.traits import Trait, has
 
 @dataclass(frozen=True)
 class OpWork:
-    """`contractions`: two operations for each multiply-add of dot products and convolutions, a window over padding included, and
-    what kernels say that they compute.
-    `elements`: one for each element that an elementwise operation makes or a reduction reads; 5 n log2 n for an FFT of n.
-    """
+    """`contractions`: two operations per multiply-add of dot products and convolutions, windows over padding included, and the
+    estimates that kernels carry. `elements`: one per element that an elementwise operation writes or a reduction reads; 5 n log2
+    n for an FFT of n."""
 
     contractions: float = 0.0
     elements: float = 0.0
 
-    def __add__(self, other: OpWork) -> OpWork:
-        return OpWork(self.contractions + other.contractions, self.elements + other.elements)
+    def __add__(self, addend: OpWork) -> OpWork:
+        return OpWork(self.contractions + addend.contractions, self.elements + addend.elements)
 
-    def __sub__(self, other: OpWork) -> OpWork:
-        return OpWork(self.contractions - other.contractions, self.elements - other.elements)
+    def __sub__(self, subtrahend: OpWork) -> OpWork:
+        return OpWork(self.contractions - subtrahend.contractions, self.elements - subtrahend.elements)
 
     def __truediv__(self, devices: int) -> OpWork:
         return OpWork(self.contractions / devices, self.elements / devices)
@@ -49,7 +48,7 @@ _COUNTED: Registry[str, Callable[[ir.Operation], float]] = Registry("count of el
 
 
 def work(executed: Iterable[Execution]) -> OpWork:
-    """The work of all operations together, each as often as it runs."""
+    """The work of all operations, each times its executions."""
     contractions = elements = 0.0
     for op, times in executed:
         if (contract := _CONTRACTIONS.get(op.name)) is not None:
@@ -62,31 +61,30 @@ def work(executed: Iterable[Execution]) -> OpWork:
 
 
 def products(executed: Iterable[Execution], *, once: bool = False) -> dict[str, float]:
-    """The `contractions` of `work`, by the MLIR element type of the operands; if `once`, without those that are computed again to
-    save memory."""
-    found: dict[str, float] = {}
+    """The `contractions` of `work` by the MLIR element type of the operands; if `once`, without rematerialized ones."""
+    totals: dict[str, float] = {}
     for op, times in executed:
         contract = _CONTRACTIONS.get(op.name)
         if contract is not None and not (once and is_repeated(op)) and (count := contract(op)):
             kind = _multiplied(op)
-            found[kind] = found.get(kind, 0.0) + times * count
-    return found
+            totals[kind] = totals.get(kind, 0.0) + times * count
+    return totals
 
 
 def _multiplied(op: ir.Operation) -> str:
-    """The element type of what is multiplied. A kernel may read numbers of rows and the like before its tensors."""
+    """The element type of the multiplied operands. A kernel may have integer operands before its tensors."""
     kinds = [str(element_of(operand)) for operand in op.operands if isinstance(operand.type, ir.RankedTensorType)]
     return next((kind for kind in kinds if op.name != CUSTOM_CALL or kind.startswith(("f", "bf"))), kinds[0] if kinds else "f32")
 
 
 def amount(executed: Sequence[Execution]) -> float:
-    """One figure for the work of operations: by that the most expensive branch is chosen."""
+    """The work of operations as one number, to find the most expensive branch."""
     done = work(executed)
     return done.contractions + done.elements
 
 
 def _shape(value: ir.Value) -> list[int]:
-    """Sizes that only a run knows count as 0."""
+    """The shape, with 0 for unknown sizes."""
     return [max(size, 0) for size in ir.RankedTensorType(value.type).shape]
 
 
@@ -96,10 +94,10 @@ def _elements(value: ir.Value) -> float:
 
 @_CONTRACTIONS.register("stablehlo.dot_general")
 def _dot_general(op: ir.Operation) -> float:
-    """A multiplication and an addition for each element of the result and of what is contracted."""
+    """A multiplication and an addition per element of the result and of the contracted dimensions."""
     numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
-    left = _shape(op.operands[0])
-    return 2.0 * _elements(op.results[0]) * prod(left[dim] for dim in numbers.lhs_contracting_dimensions)
+    lhs = _shape(op.operands[0])
+    return 2.0 * _elements(op.results[0]) * prod(lhs[dim] for dim in numbers.lhs_contracting_dimensions)
 
 
 @_CONTRACTIONS.register("stablehlo.dot")
@@ -118,32 +116,32 @@ def _convolution(op: ir.Operation) -> float:
 
 @_COUNTED.register("stablehlo.fft")
 def _fft(op: ir.Operation) -> float:
-    """Those of the radix-2 algorithm."""
+    """Operations of the radix-2 algorithm."""
     length = prod(integers(op.attributes["fft_length"]))
     return 5.0 * max(map(_elements, (op.operands[0], op.results[0]))) * log2(max(length, 1))
 
 
 @_COUNTED.register("stablehlo.reduce")
 def _reduce(op: ir.Operation) -> float:
-    """One for each element that is reduced."""
+    """One per reduced element."""
     return _elements(op.operands[0])
 
 
 @_COUNTED.register("stablehlo.reduce_window")
 def _window(op: ir.Operation) -> float:
-    """One for each element of each window."""
+    """One per element of each window."""
     return _elements(op.results[0]) * float(np.prod(integers(op.attributes["window_dimensions"])))
 
 
 @_COUNTED.register("stablehlo.scatter")
 def _scatter(op: ir.Operation) -> float:
-    """One for each element of the updates."""
+    """One per element of the updates."""
     return _elements(op.operands[len(op.operands) - 1])
 
 
 @_CONTRACTIONS.register(CUSTOM_CALL)
 def _custom_call(op: ir.Operation) -> float:
-    """Nothing for a kernel that does not say what it computes."""
+    """The estimate that a kernel carries; 0 if it carries none."""
     config = op.attributes.get("backend_config", None)
     if not is_custom_call(op) or not isinstance(config, ir.StringAttr):
         return 0.0

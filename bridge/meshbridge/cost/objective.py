@@ -1,4 +1,4 @@
-"""What is minimised for a target."""
+"""The objective of planning for a target."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 
-from meshbridge.cost.collective_ops import COPIED
+from meshbridge.cost.collective_ops import COPY_TRAFFIC
 from meshbridge.cost.seconds import collective_time
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.machines.compile_target import CompileTarget
@@ -16,54 +16,53 @@ from meshbridge.machines.target import Target
 from meshbridge.resharding import BYTES, LinkCost, Objective
 
 MEMORY = 0.1
-"""Bytes sent that it costs as much to hold a byte throughout the program: little, so that of plans that send nearly as much, the
-one that needs less memory is taken.
+"""The cost of holding a byte throughout the program, in sent bytes. It is low: it decides between plans that send nearly as much.
 
 Measured on the programs of `testdata/realistic`, 77 plans for three targets: with 0.1 none sends more than with 0, and
 temporaries become up to 7 % less in plans of as many bytes; a GPT of two axes without constraints sends 1,949 MB instead of
 2,358. With 1 two plans send 10 to 14 % more, one of which needs 5.5 GB instead of 9.9."""
 
-JOINED = 30e6
-"""Bytes up to which compilers join independent gathers, or independent reductions, into one launch: the thresholds of
-XLA:GPU (openxla/xla, xla/service/collective_utils.h), which are assumed for TPUs.
+COMBINED_BYTES = 30e6
+"""Bytes up to which compilers combine independent gathers, or independent reductions, into one launch: the thresholds of XLA:GPU
+(openxla/xla, xla/service/collective_utils.h), which are assumed for TPUs.
 
-Measured on 37 models of other libraries, each under three shardings: with 2.25 MB the plans are the same but for one, which has
-22 launches instead of 20."""
+Measured on 37 models of other libraries, each under three shardings: with 2.25 MB the plans are the same except for one, which
+has 22 launches instead of 20."""
 
-HIDDEN = 0.75
-"""The part of their time that collectives are taken to cost beside which products can run.
+HIDDEN_SHARE = 0.75
+"""The share of its time that a collective costs if products can run beside it.
 
 Measured on the programs of `testdata/realistic`, 31 plans each for 8 H100 and 8 v5e: predicted steps are 0.6 and 0.9 % shorter
-(the geometric means; 12 % at most), of 2.3 and 1.5 % more bytes. With 0.5 they are 0.8 and 1.4 % shorter, of 4.5 and 3.7 % more
-bytes, and annotated llamas send up to a quarter more."""
+(the geometric means; 12 % at most), and send 2.3 and 1.5 % more bytes. With 0.5 they are 0.8 and 1.4 % shorter and send 4.5 and
+3.7 % more bytes, and annotated llamas send up to a quarter more."""
 
 NEUTRAL = Objective(launch=1e5, memory=MEMORY)
-"""Where no machine is named: a collective starts in a microsecond, and a link carries 100 GB in a second.
+"""The objective without a machine: a collective starts in a microsecond, and a link carries 100 GB in a second.
 
-Measured on the programs of `testdata/realistic`, 8 devices: against `bytes` they send 0.02 % more (the geometric mean; 0.9 % at
-most), and annotated GPT steps of two axes execute 65, 96 and 158 collectives instead of 118, 183 and 246."""
+Measured on the programs of `testdata/realistic`, 8 devices: compared with `bytes` they send 0.02 % more (the geometric mean; 0.9
+% at most), and annotated GPT steps of two axes execute 65, 96 and 158 collectives instead of 118, 183 and 246."""
 
 _WITHOUT_DEVICE = {"bytes": BYTES, "neutral": NEUTRAL}
-"""By the names of NO_DEVICE."""
+"""Objectives by the names of NO_DEVICE."""
 
 
 def objective(target: CompileTarget, mesh: Mesh | None = None, *, hides: bool = False) -> Objective:
-    """What is minimised for a target. With a topology, bytes cost what they take along each axis of the `mesh`, on the links that
-    the layout says. If it `hides`, collectives that run beside products cost HIDDEN of their time.
+    """The objective for a target. With a topology, the cost of bytes along each axis of the `mesh` depends on the links of the
+    layout. With `hides`, collectives that run beside products cost HIDDEN_SHARE of their time.
 
-    Raises MeshError where the mesh does not fit the topology.
+    Raises MeshError if the mesh does not fit the topology.
     """
     machine = target.machine
     if machine is None:
         return _WITHOUT_DEVICE[target.name]
     rates = _rates(mesh, target.devices) if mesh is not None and target.devices is not None else None
-    hidden = dict.fromkeys(machine.async_collectives, HIDDEN) if hides else {}
+    hidden = dict.fromkeys(machine.async_collectives, HIDDEN_SHARE) if hides else {}
     return Objective(
         machine.link.launch_bytes,
         MEMORY,
         is_thorough=True,
         rates=rates,
-        combined_bytes=JOINED if machine.combines_collectives else 0.0,
+        combined_bytes=COMBINED_BYTES if machine.combines_collectives else 0.0,
         hidden_gathers=hidden.get("all_gather", 1.0),
         hidden_reductions=hidden.get("reduce_scatter", 1.0),
     )
@@ -71,37 +70,37 @@ def objective(target: CompileTarget, mesh: Mesh | None = None, *, hides: bool = 
 
 @dataclass(eq=False)
 class LinkRates:
-    """What collectives take along the axes of a mesh that lies on a machine, beside one of its own links by itself."""
+    """The costs of collectives along the axes of a mesh on a machine, relative to a single link of the machine."""
 
     placement: Placement
     runs: Mapping[str, Axes]
-    "The axes that each of the user's is, by its name."
+    "By the name of a user's axis, its mesh axes."
     _found: dict[tuple[str, frozenset[str]], LinkCost] = field(default_factory=dict)
 
     def gathering(self, axes: frozenset[str]) -> LinkCost:
-        """Of gathers and reductions."""
+        """The cost of gathers and reductions."""
         return self._of("all_gather", axes)
 
     def exchanging(self, axes: frozenset[str]) -> LinkCost:
-        """Of all-to-alls."""
+        """The cost of all-to-alls."""
         return self._of("all_to_all", axes)
 
     def _of(self, kind: str, axes: frozenset[str]) -> LinkCost:
-        if (found := self._found.get((kind, axes))) is None:
+        if (cost := self._found.get((kind, axes))) is None:
             link, across = (
                 self.placement.target.machine.link,
                 tuple(axis for name in self.runs for axis in self.runs[name] if name in axes),
             )
-            others = prod(part.size for part in self.placement.across(across)) - 1
-            received = others if kind == "all_gather" else others / (others + 1)
+            other_devices = prod(part.size for part in self.placement.across(across)) - 1
+            received = other_devices if kind == "all_gather" else other_devices / (other_devices + 1)
             time = collective_time(kind, 1.0, across, self.placement)
-            copying = COPIED / self.placement.target.machine.copy_bandwidth if kind == "all_to_all" else 0.0
+            copying = COPY_TRAFFIC / self.placement.target.machine.copy_bandwidth if kind == "all_to_all" else 0.0
             seconds = (max(time.busy.values()) + copying) / received
-            found = self._found[kind, axes] = LinkCost(link.ports * link.rate * seconds, time.latency / link.launch)
-        return found
+            cost = self._found[kind, axes] = LinkCost(link.ports * link.rate * seconds, time.latency / link.launch)
+        return cost
 
 
 @lru_cache(maxsize=64)
 def _rates(mesh: Mesh, target: Target) -> LinkRates:
-    """Raises MeshError where the mesh does not fit the target."""
+    """Raises MeshError if the mesh does not fit the target."""
     return LinkRates(place(mesh, target), mesh.runs)

@@ -1,7 +1,7 @@
-"""When tasks start that share resources: a list schedule, which starts of what is ready the task that most time depends on.
+"""A list schedule of tasks that share resources: of the ready tasks, the one on the longest remaining path starts first.
 
-Tasks stand in an order in which each follows those that it waits for. The schedule takes time that is linear in tasks and in what
-they wait for, but for a logarithm.
+Each task follows its predecessors in the input. Scheduling takes time that is linear in tasks and dependences, apart from a
+logarithm.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from heapq import heappop, heappush
 
 @dataclass(frozen=True)
 class Task:
-    """Something that takes `seconds`, and occupies each resource for as many as `busy` says from its start on."""
+    """A task that takes `seconds`, and occupies each resource in `busy` for that many seconds from its start."""
 
     seconds: float
     busy: Mapping[str, float]
     after: tuple[int, ...] = ()
-    "The numbers of the tasks that it waits for."
+    "The numbers of its predecessors."
 
 
-def starts(tasks: Sequence[Task]) -> list[float]:
-    """The seconds at which tasks start."""
+def list_schedule(tasks: Sequence[Task]) -> list[float]:
+    """The start of each task, in seconds."""
     remaining = _remaining(tasks)
     waiting = [len(task.after) for task in tasks]
     followers: list[list[int]] = [[] for _ in tasks]
     for number, task in enumerate(tasks):
-        for before in task.after:
-            followers[before].append(number)
-    found = [0.0] * len(tasks)
+        for predecessor in task.after:
+            followers[predecessor].append(number)
+    start_times = [0.0] * len(tasks)
     free: dict[str, float] = {}
     ready = _Ready(tasks, remaining)
     for number, count in enumerate(waiting):
         if not count:
             ready.add(number)
     events: list[tuple[float, int]] = [(0.0, -1)]
-    "When tasks end (by number), and when resources become free (-1)."
+    "Ends of tasks (by number), and releases of resources (-1)."
     while events:
         now = events[0][0]
         while events and events[0][0] <= now:
@@ -46,25 +46,25 @@ def starts(tasks: Sequence[Task]) -> list[float]:
                 if not waiting[follower]:
                     ready.add(follower)
         for number in ready.startable(free, now):
-            found[number] = now
+            start_times[number] = now
             for resource, seconds in tasks[number].busy.items():
                 free[resource] = now + seconds
                 heappush(events, (now + seconds, -1))
             heappush(events, (now + tasks[number].seconds, number))
-    return found
+    return start_times
 
 
 def _remaining(tasks: Sequence[Task]) -> list[float]:
-    """The seconds from the start of each task to the end of all, were there resources for everything at once."""
-    found = [task.seconds for task in tasks]
+    """The seconds from the start of each task to the end of all, with unlimited resources."""
+    remaining = [task.seconds for task in tasks]
     for number in range(len(tasks) - 1, -1, -1):
-        for before in tasks[number].after:
-            found[before] = max(found[before], tasks[before].seconds + found[number])
-    return found
+        for predecessor in tasks[number].after:
+            remaining[predecessor] = max(remaining[predecessor], tasks[predecessor].seconds + remaining[number])
+    return remaining
 
 
 class _Ready:
-    """Tasks that wait for nothing but resources, by the resources that they need."""
+    """Tasks without unfinished predecessors, by the resources that they need."""
 
     def __init__(self, tasks: Sequence[Task], remaining: Sequence[float]) -> None:
         self.tasks = tasks
@@ -76,7 +76,8 @@ class _Ready:
         heappush(queue, (-self.remaining[number], number))
 
     def startable(self, free: Mapping[str, float], now: float) -> Iterator[int]:
-        """The tasks that start now, most remaining time first; whoever takes them updates when resources are `free`."""
+        """The tasks that start now, longest remaining time first; the caller updates `free`, the time at which each resource is
+        free."""
         while True:
             heads = [
                 (queue[0], needed)

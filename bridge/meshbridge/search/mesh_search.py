@@ -9,7 +9,7 @@ from heapq import nsmallest
 from math import inf
 from typing import NamedTuple
 
-from meshbridge.cost.memory_limit import does_not_fit
+from meshbridge.cost.memory_limit import memory_error
 from meshbridge.cost.objective import objective
 from meshbridge.decide.choice import pricing_of
 from meshbridge.decide.graph import Graph, Tensor
@@ -341,7 +341,7 @@ class MeshSearch:
             return MeshError("error: the program cannot be partitioned with any of the shardings that were tried")
         least = min(self.trials, key=lambda trial: trial.peak_bytes)
         options = self.request.options.limited(inf)
-        return does_not_fit(planned(self.legal, least.boundary, options, least.variant), self.limit)
+        return memory_error(planned(self.legal, least.boundary, options, least.variant), self.limit)
 
 
 class _Refined(NamedTuple):

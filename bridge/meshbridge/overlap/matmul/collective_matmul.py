@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import ClassVar
 
-from meshbridge.cost.divided import OverlapCosts
+from meshbridge.cost.overlap_costs import OverlapCosts
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.machines.compile_target import CompileTarget
@@ -107,7 +107,7 @@ class CollectiveMatmul(Pass):
             return []
         best = []
         for ways in candidates:
-            if prices.know(ways[0].operations):
+            if prices.covers(ways[0].operations):
                 gain, way = max(((way.gain(prices), way) for way in ways), key=itemgetter(0))
                 best += [way] if gain > 0 else []
         return _apart(best)

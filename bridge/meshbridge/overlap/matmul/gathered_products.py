@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from meshbridge.collectives.rewriter import collective_dims
-from meshbridge.cost.divided import OverlapCosts
+from meshbridge.cost.overlap_costs import OverlapCosts
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import find, in_program_order, ir
@@ -58,13 +58,13 @@ class GatheredProducts:
         first = min(self.operations, key=prices.start)
         beside = [reader for reader in self.readers if prices.follows(reader.product.op, first)]
         copying = sum(
-            prices.adding(value, self.pieces - 1) if summed else prices.joining(value)
+            prices.addition_seconds(value, self.pieces - 1) if summed else prices.concatenation_seconds(value)
             for value, summed in ((reader.product.op.results[0], self._summed(reader)) for reader in self.readers)
         )
-        copying += prices.joining(self.collective.operands[0])  # its slices, which collectives do not read in place
+        copying += prices.concatenation_seconds(self.collective.operands[0])  # its slices, which collectives do not read in place
         launches = (self.pieces - 1) * len(self.readers) * prices.kernel_launch
         hiding = sum(prices.seconds(reader.product.op) for reader in beside)
-        return prices.moved_in_pieces(self.collective, first, hiding, self.pieces) - copying - launches
+        return prices.gain_of_chunked_collective(self.collective, first, hiding, self.pieces) - copying - launches
 
     def _summed(self, reader: ReadingProduct) -> bool:
         """Whether the product contracts what is divided, so that partial products are added up."""

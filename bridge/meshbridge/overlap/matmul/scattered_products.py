@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from meshbridge.cost.divided import OverlapCosts
+from meshbridge.cost.overlap_costs import OverlapCosts
 from meshbridge.ir.builder import Builder, op_of, shape_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import DYNAMIC
@@ -37,15 +37,16 @@ class ScatteredProducts:
         """Predicted seconds by which the step becomes shorter."""
         count = self.scatter.count
         computing = sum(prices.seconds(product.op) for product in self.products)
-        block = prices.memory(self.scatter.partial) / count
+        block = prices.memory_seconds(self.scatter.partial) / count
         read = sum(self._read(product, side, prices) for product in self.products for side in (0, 1))
         step = max(computing / count, read + block)
         # Two halves in each step, of which all but the first are added to what has come: two are read and one is written.
         launches = 2 * (len(self.products) + 1) * count * prices.kernel_launch
         adding = (3 * (count - 1) + 2) * block + launches
-        made = sum(map(prices.making, dict.fromkeys(value for product in self.products for value in product.op.operands)))
-        copied = sum(map(prices.copying, dict.fromkeys(self._cut_along_last())))
-        return prices.scattered_in_steps(self.scatter.op, computing, step, count) - adding - made - copied
+        operands = dict.fromkeys(value for product in self.products for value in product.op.operands)
+        made = sum(map(prices.materialization_seconds, operands))
+        copied = sum(map(prices.relayout_seconds, dict.fromkeys(self._cut_along_last())))
+        return prices.gain_of_stepwise_reduction(self.scatter.op, computing, step, count) - adding - made - copied
 
     def _cut_along_last(self) -> Iterator[ir.Value]:
         """The operands of which blocks are taken along their last dimension."""
@@ -57,7 +58,7 @@ class ScatteredProducts:
     def _read(self, product: Einsum, side: int, prices: OverlapCosts) -> float:
         """Seconds in which both halves of a step read an operand: a block of it where it has blocks, once where it has halves."""
         blocks, halves = (product.result_loops[dim] in product.loops[side] for dim in (self.scatter.dim, self.halved))
-        return prices.memory(product.op.operands[side]) * (1 if halves else 2) / (self.scatter.count if blocks else 1)
+        return prices.memory_seconds(product.op.operands[side]) * (1 if halves else 2) / (self.scatter.count if blocks else 1)
 
     def rewrite(self) -> None:
         """Writes the steps, and drops what they replace."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from meshbridge.cost.divided import OverlapCosts
+from meshbridge.cost.overlap_costs import OverlapCosts
 from meshbridge.dialect import build
 from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.dialect.ops import AllReduceOp, ReduceScatterOp
@@ -133,8 +133,8 @@ class TravellingSums:
         if len(behind) > _MOST_BEHIND:
             return 0.0
         ways = 1 if self.halved is None else 2
-        adding = (3 * (count - 1) + 1) * prices.memory(self.scatter.partial) / count + ways * count * prices.kernel_launch
-        return prices.scattered_beside(op, count, ways, behind) - adding
+        adding = (3 * (count - 1) + 1) * prices.memory_seconds(self.scatter.partial) / count + ways * count * prices.kernel_launch
+        return prices.gain_of_overlapped_reduction(op, count, ways, behind) - adding
 
     def rewrite(self) -> None:
         """Writes the steps."""

@@ -12,7 +12,7 @@ from operator import or_
 from typing import ClassVar
 
 from meshbridge.cost.collective_ops import issued_kind
-from meshbridge.cost.objective import JOINED
+from meshbridge.cost.objective import COMBINED_BYTES
 from meshbridge.cost.step import OpRun, collective_times, runs
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.ir.builder import Builder, op_of
@@ -71,7 +71,7 @@ class KeepSchedule(Pass):
     name: ClassVar[str] = "keep-schedule"
     target: CompileTarget | None = None
     "The device whose schedule is predicted; without one nothing is."
-    least: int = int(JOINED / 2)
+    least: int = int(COMBINED_BYTES / 2)
     "Bytes of the smallest collective that is tied: compilers join smaller ones, which must not need one another."
 
     def run(self, module: ir.Module) -> bool:
