@@ -66,7 +66,7 @@ def _entries(text: str) -> Iterator[tuple[str, str]]:
 def make_pass(name: str, options: str = "") -> Pass:
     """The pass `name` with `options` as `option=value` pairs separated by spaces.
 
-    An option of type CompileTarget is written as its parts: `machine=v5p:4x4x4 layout=data=x compiler-options=best`.
+    An option of type CompileTarget is given by its parts: `machine=v5p:4x4x4 layout=data=x compiler-options=best`.
 
     Raises MeshError for an unknown pass, an unknown option, or an invalid value.
     """
@@ -89,19 +89,19 @@ def make_pass(name: str, options: str = "") -> Pass:
 
 
 def defaults(step: Pass) -> dict[str, object]:
-    """The options of a pass as they are written, and their values."""
-    found: dict[str, object] = {}
+    """The values of a pass's options, by the names that users write."""
+    values: dict[str, object] = {}
     for option in fields(step):  # type: ignore[arg-type]
         value = getattr(step, option.name)
         if option.name == _TARGET:
-            found |= {part: "" if value is None or (text := value.written(part)) is None else text for part in PARTS}
+            values |= {part: "" if value is None or (text := value.written(part)) is None else text for part in PARTS}
         else:
-            found[option.name] = value
-    return found
+            values[option.name] = value
+    return values
 
 
 _TARGET = "target"
-"""The option of passes that is a CompileTarget."""
+"""The option of passes with a CompileTarget."""
 
 
 def _has_target(step: Pass) -> bool:
@@ -109,7 +109,7 @@ def _has_target(step: Pass) -> bool:
 
 
 def _with_target(step: Pass, parts: dict[str, str]) -> Pass:
-    """`step` for the target whose parts are written so. Raises MeshError for parts of none."""
+    """`step` for the target with these parts. Raises MeshError for parts without a machine."""
     instance: Any = step
     if instance.target is None and "machine" not in parts:
         option = next(iter(parts)).replace("_", "-")

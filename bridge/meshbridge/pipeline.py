@@ -59,33 +59,32 @@ Inside = Literal["open", "closed"]
 
 @dataclass(frozen=True)
 class Options:
-    """How a program is partitioned. Raises MeshError for a value that an option cannot have."""
+    """How to partition a program. Raises MeshError for an invalid value."""
 
     emit: Emit = "exported"
-    """The form: with decisions as annotations, as one device's program on the mesh dialect, lowered, for PJRT or for JAX, or as
-    Python below `jax.shard_map`, of which the pipeline makes one device's program with a reason for each collective."""
+    """The form: decisions as annotations, one device's program on the mesh dialect, lowered for PJRT or for JAX, or Python below
+    `jax.shard_map`, for which the pipeline makes one device's program with a reason for each collective."""
     resharding: Resharding = "cheapest"
-    "Which resharding plans to take: the cheapest by bytes and number of collectives, or the fewest bytes whatever the number."
+    "The resharding plans: the cheapest by bytes and number of collectives, or the fewest bytes in any number."
     target: CompileTarget = DEFAULT_TARGET
-    """What the plan is made for. What is minimised is `bytes` on the wire, those and the launches of collectives (`neutral`), or
-    time on a device, of which a topology has the devices of the mesh (docs/targets.md).
+    """The target of the plan, which minimises `bytes` on the wire, these and the launches of collectives (`neutral`), or time on
+    a device, whose topology has the devices of the mesh (docs/targets.md).
 
-    Under the `best` compiler options more collectives run beside kernels; whoever compiles the plan has to set them. Of plans
-    that need no more than the memory limit, the one under the least price of memory is taken. What is counted are arguments,
-    results and temporaries (docs/report.md). By default the limit is what a device of the machine has, which only warns where
-    nothing fits."""
+    Under the `best` compiler options more collectives overlap with kernels; they must be set when the plan is compiled. Of plans
+    within the memory limit, the one under the lowest price of memory is taken. Arguments, results and temporaries count
+    (docs/report.md). The default limit is the memory of the machine's device, which only warns if nothing fits."""
     collectives: Collectives = "on"
     inside: Inside = "open"
     """With a topology of a device whose file has `refines_constraints`: whether values inside may be split along more axes than
-    the constraints on them name, where that makes the predicted step shorter. Arguments and results are split as is written."""
+    their constraints name, if the predicted step gets shorter. Arguments and results are split as written."""
     replica_groups: Spelling = "auto"
-    "How device groups are written: device numbers, mesh axes, or `auto`: mesh axes on more than `DENSE_DEVICES`."
+    "The form of device groups: device numbers, mesh axes, or `auto`: mesh axes on more than `DENSE_DEVICES`."
     explain: bool = False
-    "Whether the location of every collective says why it is there."
+    "Whether the location of every collective contains its reason."
     stablehlo_version: str | None = None
-    "With the form `local`: the version of StableHLO in which it is written, of which nothing but plain ops is left."
+    "With the form `local`: write plain StableHLO ops only, in this version."
     ops: tuple[str, ...] = ()
-    "With a version: the names of the ops that it may have; empty for all."
+    "With a version: the names of the permitted ops; empty for all."
 
     def __post_init__(self) -> None:
         for name, choices in option_choices().items():
@@ -200,15 +199,21 @@ class PlanVariant(NamedTuple):
 
 
 def build(options: Options = DEFAULTS, variant: PlanVariant | None = None) -> Pipeline:
-    """The stages from any source to the form that the options name, planned in some variant: that of the options."""
+    """The stages from any source to the form of the options, planned in a variant; the default one has no special prices."""
     variant = variant or PlanVariant()
     target, machine = options.target, options.target.machine
     priced = target if variant.link_prices else target.without_topology
     combine = 0 if machine is not None and machine.combines_collectives else OptimizeCollectives.combine
     move_up = ReductionMoveUp(transposes=machine is None or not machine.copies_to_reorder)
-    behind = (move_up, BroadcastInLoops(), *(() if machine is None else (*_updates(machine), *_overlap(target, machine))))
+    after_combining = (
+        move_up,
+        BroadcastInLoops(),
+        *(() if machine is None else (*_updates(machine), *_overlap(target, machine))),
+    )
     optimize = OptimizeCollectives(combine, target)
-    raised, shorten = ((RaiseCollectives(),), (optimize, *behind)) if options.collectives == "on" else ((), (BroadcastInLoops(),))
+    raised, shorten = (
+        ((RaiseCollectives(),), (optimize, *after_combining)) if options.collectives == "on" else ((), (BroadcastInLoops(),))
+    )
     decide = ShardingRefinement(
         target=priced,
         memory_factor=variant.memory_factor,
@@ -232,7 +237,7 @@ def build(options: Options = DEFAULTS, variant: PlanVariant | None = None) -> Pi
         )
         stages += [
             Stage("partitioned", (partition,)),
-            # Gathers of one value that several readers wanted become one, those that the program has of its own among them.
+            # Equal gathers of one value for several readers are merged, including gathers of the program's own.
             Stage("optimised", (*raised, Simplify(), *shorten)),
         ]
     if options.emit in get_args(Form):
@@ -243,13 +248,13 @@ def build(options: Options = DEFAULTS, variant: PlanVariant | None = None) -> Pi
 
 
 def _updates(machine: Machine) -> tuple[Pass, ...]:
-    """What is gathered instead of what is written over an argument, on machines that copy the latter."""
+    """Gathers a term of an update instead of the updated argument, on machines that copy such a gather."""
     update = UpdateWhole(machine.aliased_gather_copy_bytes)
     return (update,) if update.least < inf else ()
 
 
 def _overlap(target: CompileTarget, machine: Machine) -> tuple[Pass, ...]:
-    """The passes that hide collectives behind computation on the machine of the target."""
+    """The passes that overlap collectives with computation on the machine of the target."""
     ring = RingAttention(target, faster=machine.prefers_ring_attention)
     attention = (ring,) if machine.async_permute else ()
     ahead: dict[str, tuple[Pass, ...]] = {
@@ -259,8 +264,8 @@ def _overlap(target: CompileTarget, machine: Machine) -> tuple[Pass, ...]:
     }
     prefetch = ahead[machine.collective_pipelining]
     matmul = CollectiveMatmul(target, whole=target.compiler_options == "best")
-    pieces = (RowsInPieces(target),) if machine.async_reductions else ()  # else nothing hides the pieces of what is reduced
-    divide = (*pieces, matmul) if machine.collective_matmul else ()  # what is gathered ahead need not be divided
+    pieces = (RowsInPieces(target),) if machine.async_reductions else ()  # else nothing overlaps with the pieces of a reduction
+    divide = (*pieces, matmul) if machine.collective_matmul else ()  # gathers that are prefetched need not be divided
     together = (DelayScaling(target),) if machine.combines_collectives else ()
     keep = (KeepSchedule(target),) if machine.late_scheduled else ()
     return (*together, *attention, *prefetch, *divide, *keep)

@@ -14,7 +14,7 @@ from math import prod
 
 
 class HloError(ValueError):
-    """The text is not the HLO that this reader knows; the message holds the line."""
+    """A text that is not HLO as this reader knows it; the message contains the line."""
 
 
 ELEMENT_BITS = {
