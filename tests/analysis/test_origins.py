@@ -23,12 +23,12 @@ from meshbridge.ir.locations import (
     Member,
     SourceLocation,
     Trail,
-    asked_at,
-    because,
+    combined_location,
     members,
     reason_at,
-    together,
+    requester_at,
     trail_at,
+    with_reason,
     without_reason,
 )
 from meshbridge.ir.mlir import MeshError, context, ir, main_function
@@ -105,14 +105,14 @@ def _location(stack: str, line: int, file: str = "model.py") -> ir.Location:
 def test_locations_keep_what_travels_together() -> None:
     with context():
         first, second = _location("jit(f)/LM/a/add", 1), _location("jit(f)/LM/b/add", 2)
-        one = because('it "needs"\\ that', first, "chosen here: é")
-        both = together("2 in one", "you", [Member(second, 64), Member(one, 32), Member(second, 32)])
+        one = with_reason('it "needs"\\ that', first, "chosen here: é")
+        both = combined_location("2 in one", "you", [Member(second, 64), Member(one, 32), Member(second, 32)])
         op = ir.Operation.create("stablehlo.constant", loc=both)
-        assert (reason_at(op), asked_at(op)) == ("2 in one", "you")
+        assert (reason_at(op), requester_at(op)) == ("2 in one", "you")
         assert [(part.location, part.weight) for part in members(both)] == [(second, 0.75), (first, 0.25)]
         assert without_reason(both) == second
         assert without_reason(one) == first == without_reason(first)
-        more = together("3 in one", "", [Member(both, 96), Member(_location("jit(f)/c", 3), 32)])
+        more = combined_location("3 in one", "", [Member(both, 96), Member(_location("jit(f)/c", 3), 32)])
         assert [part.weight for part in members(more)] == [0.5625, 0.1875, 0.25]
         origins = origins_of(ir.Operation.create("stablehlo.constant", loc=more), Phases())
         assert [(origin.modules, origin.location.line, origin.share) for origin in origins] == [

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from meshbridge.machines.order import Digit, blocks, coordinates
+from meshbridge.machines.order import GridDigit, blocks, coordinates
 
 RING = (
     [(x, 0) for x in range(4)]
@@ -54,7 +54,7 @@ def test_what_counts_along_digits_is_found_again() -> None:
     for _ in range(200):
         sizes = [[chosen.choice([2, 3, 4]) for _ in range(chosen.randint(0, 2))] for _ in range(3)]
         made = [
-            Digit(dimension, size, prod(factors[:number]))
+            GridDigit(dimension, size, prod(factors[:number]))
             for dimension, factors in enumerate(sizes)
             for number, size in enumerate(factors)
         ]

@@ -156,7 +156,7 @@ def _rewrite(region: GatherRegion, min_cut: _Cut) -> None:
     for step in min_cut.steps:
         if step.result in min_cut.gathered:
             on_shards = [reader.op for reader in readers[step.result].steps if reader.result in results]
-            rewriter.put_after(step.op, step.location, _full_result_builder(step, region), on_shards)
+            rewriter.replace_after(step.op, step.location, _full_result_builder(step, region), on_shards)
     for value, reading in readers.items():
         shard, dim = region.gathers[value].input if value in region.gathers else value, region.dims.get(value, 0)
         for piece in reading.slices:
@@ -182,9 +182,9 @@ def _feed_shards(step: ShardableOp, region: GatherRegion) -> None:
     values. Scalars stay."""
     for number, value in enumerate(step.op.operands):
         if region.dims.get(value) != step.operand_dim:
-            region.rewriter.feed(step.op, number, _shrunk(value, step, region))
+            region.rewriter.set_operand(step.op, number, _shrunk(value, step, region))
         elif value in region.gathers:
-            region.rewriter.feed(step.op, number, region.gathers[value].input)
+            region.rewriter.set_operand(step.op, number, region.gathers[value].input)
 
 
 def _shrunk(value: ir.Value, step: ShardableOp, region: GatherRegion) -> ir.Value:

@@ -60,8 +60,8 @@ def reassociate(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     inputs = [total.input if total is not None else None for total in totals]
     for number, value in enumerate(inputs):
         if value is not None:
-            rewriter.feed(op, number, value)
-    rewriter.put_after(op, location, lambda value: build.all_reduce(value, mesh, mesh_axes=axes, reduction=kind))
+            rewriter.set_operand(op, number, value)
+    rewriter.replace_after(op, location, lambda value: build.all_reduce(value, mesh, mesh_axes=axes, reduction=kind))
     return True
 
 

@@ -127,7 +127,7 @@ def share_gather(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     if type_bytes(op.results[0].type) > max(type_bytes(operands[number].type) for number in totals):
         return False
     for number, total in totals.items():
-        rewriter.feed(op, number, _scattered_and_gathered(total, gather, op, rewriter))
+        rewriter.set_operand(op, number, _scattered_and_gathered(total, gather, op, rewriter))
     return move_below(op, rewriter)
 
 
@@ -166,7 +166,7 @@ def share_reduction(op: ir.Operation, rewriter: MeshRewriter) -> bool:
         part = build.all_reduce(larger.input, mesh, mesh_axes=extra_axes, reduction=kind)
         whole = build.all_reduce(part, mesh, mesh_axes=smaller.mesh_axes, reduction=kind)
     rewriter.adopt(part)
-    rewriter.feed(op, number, whole)
+    rewriter.set_operand(op, number, whole)
     return reassociate(op, rewriter)
 
 

@@ -142,7 +142,7 @@ def _move_after_loop(accumulation: _Accumulation, rewriter: MeshRewriter) -> Non
     ignored = neutral(accumulation.kind, element_of(type_))
     from_nothing = is_splat(start, ignored)
     added = Builder.before(join.op).convert(accumulation.collective.operands[0], element_of(type_))
-    rewriter.feed(join.op, 1 - join.operand_number, added)
+    rewriter.set_operand(join.op, 1 - join.operand_number, added)
     for op in reversed(accumulation.rearranged):
         rewriter.retire(op)
     join.op.results[0].set_type(type_)

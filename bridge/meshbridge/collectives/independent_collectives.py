@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from meshbridge.collectives.rewriter import MeshRewriter
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.elements import type_bytes
-from meshbridge.ir.locations import Member, asked_at, reason_at, together
+from meshbridge.ir.locations import Member, combined_location, reason_at, requester_at
 from meshbridge.ir.mlir import ancestor_in, in_program_order, ir
 from meshbridge.ops.traits import Trait, has
 
@@ -188,4 +188,4 @@ def _location(members: list[ir.Operation], count: int) -> ir.Location:
         Member(op.location, max(type_bytes(op.operands[0].type), type_bytes(op.results[0].type))) for op in reversed(members)
     ]
     number = "one" if count == 1 else count
-    return together(f"{len(members)} collectives in {number}; of the last: {reason}", asked_at(target), parts)
+    return combined_location(f"{len(members)} collectives in {number}; of the last: {reason}", requester_at(target), parts)

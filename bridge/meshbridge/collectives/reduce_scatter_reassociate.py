@@ -63,9 +63,9 @@ def reassociate(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     location = template.operation.location
     mesh, axes, dim, kind = rewriter.meshes[template.mesh], template.mesh_axes, template.scatter_axis, template.reduction
     for number, value in enumerate([scatter.input for scatter in pieces]):
-        rewriter.feed(op, number, value)
+        rewriter.set_operand(op, number, value)
     op.results[0].set_type(source)
-    rewriter.put_after(
+    rewriter.replace_after(
         op, location, lambda value: build.reduce_scatter(value, mesh, mesh_axes=axes, scatter_axis=dim, reduction=kind)
     )
     return True
@@ -108,8 +108,8 @@ def reduce_first(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     dim = dims[-1] - sum(number < dims[-1] for number in reduced)
     location, axes = op.location, scatter.mesh_axes
     step.results[0].set_type(resized(ir.RankedTensorType(step.results[0].type), dim, multiply=count))
-    rewriter.feed(step, 0, whole)
-    rewriter.put_after(
+    rewriter.set_operand(step, 0, whole)
+    rewriter.replace_after(
         step, location, lambda value: build.reduce_scatter(value, mesh, mesh_axes=axes, scatter_axis=dim, reduction=kind)
     )
     return True

@@ -85,7 +85,7 @@ def _move_up(op: ir.Operation, rewriter: MeshRewriter, *, rearranged: frozenset[
     builder = Builder.before(op)
     if negated:
         first_op, producer = negated
-        rewriter.feed(first_op, 0, producer.operands[0])
+        rewriter.set_operand(first_op, 0, producer.operands[0])
         reduced = builder.again(op, op.results[0].type, [view.input])
         operands = [reduced]
     elif producer.name in rearranged:

@@ -55,7 +55,7 @@ class MeshRewriter(Rewriter):
         "True if the program computes anything from device numbers, which is rare."
         super().__init__(module)
 
-    def is_dispensable(self, name: str) -> bool:
+    def is_erasable(self, name: str) -> bool:
         return name in _DISPENSABLE or (name.startswith("mesh.") and name not in ("mesh.send", "mesh.recv"))
 
     def collective(self, value: ir.Value, kind: type[ViewT], user: ir.Operation) -> ViewT | None:

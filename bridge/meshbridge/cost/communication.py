@@ -24,7 +24,7 @@ from meshbridge.ir.device_lists import axes_within, device_table, positions_of
 from meshbridge.ir.digits import axes_of, group_size, groups_along
 from meshbridge.ir.elements import element_bytes, tensor_bytes
 from meshbridge.ir.groups import read_digits, read_groups
-from meshbridge.ir.locations import SourceLocation, asked_at, location_of, reason_at
+from meshbridge.ir.locations import SourceLocation, location_of, reason_at, requester_at
 from meshbridge.ir.mlir import MeshError, OpError, ir
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
 from meshbridge.ir.shifts import received
@@ -135,7 +135,8 @@ def communicating(ops: Iterable[Execution], meshes: dict[str, Mesh]) -> Iterable
             wire = share * tensor_bytes(op.operands[0])
         else:
             continue
-        yield op, mesh, axes, Collective(kind, mesh.labels(axes), size, wire, times, location_of(op), reason_at(op), asked_at(op))
+        reason, requester = reason_at(op), requester_at(op)
+        yield op, mesh, axes, Collective(kind, mesh.labels(axes), size, wire, times, location_of(op), reason, requester)
 
 
 AxesAndBytes = tuple[Axes, float]

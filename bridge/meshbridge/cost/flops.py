@@ -15,7 +15,7 @@ from meshbridge.analysis.executions import Execution
 from meshbridge.analysis.kernel_flops import ATTENTION, attention_flops, estimated_flops
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import element_of
-from meshbridge.ir.locations import is_repeated
+from meshbridge.ir.locations import is_rematerialized
 from meshbridge.ir.mlir import CUSTOM_CALL, call_target, ir, is_custom_call, stablehlo
 from meshbridge.ir.registry import Registry
 from meshbridge.ops.traits import Trait, has
@@ -65,7 +65,7 @@ def products(executed: Iterable[Execution], *, once: bool = False) -> dict[str, 
     totals: dict[str, float] = {}
     for op, times in executed:
         contract = _CONTRACTIONS.get(op.name)
-        if contract is not None and not (once and is_repeated(op)) and (count := contract(op)):
+        if contract is not None and not (once and is_rematerialized(op)) and (count := contract(op)):
             kind = _multiplied(op)
             totals[kind] = totals.get(kind, 0.0) + times * count
     return totals

@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshbridge.cost.memory import largest_values, memory
 from meshbridge.ir.builder import op_of
 from meshbridge.ir.locations import location_of
-from meshbridge.ir.mlir import MeshError, ir, main_function, title
+from meshbridge.ir.mlir import MeshError, display_name, ir, main_function
 from meshbridge.ir.uses import block_of, is_argument
 from meshbridge.text import size_text
 
@@ -35,6 +35,6 @@ def memory_excess(module: ir.Module, limit: float) -> str:
 def _described(value: ir.Value) -> str:
     """The text for a value and its origin."""
     if not is_argument(value):
-        return f"{title(op_of(value))} at {location_of(op_of(value))}"
-    number, around = ir.BlockArgument(value).arg_number, block_of(value).owner.operation
-    return f"argument {number}" if around.name == "func.func" else f"value {number} of {title(around)} at {location_of(around)}"
+        return f"{display_name(op_of(value))} at {location_of(op_of(value))}"
+    number, op = ir.BlockArgument(value).arg_number, block_of(value).owner.operation
+    return f"argument {number}" if op.name == "func.func" else f"value {number} of {display_name(op)} at {location_of(op)}"

@@ -21,7 +21,7 @@ from meshbridge.dialect.attributes import axis_array, axis_array_attr, integers
 from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.dialect.ops import MANUAL_AXES, OPTION
 from meshbridge.ir.locations import SourceLocation, trail_at
-from meshbridge.ir.mlir import BARRIER, MANUAL, REGION_OPS, MeshError, OpError, functions_to_partition, ir, title
+from meshbridge.ir.mlir import BARRIER, MANUAL, REGION_OPS, MeshError, OpError, display_name, functions_to_partition, ir
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.ops.option import Option, is_legal
 from meshbridge.ops.rule import Interface, Loop, ShardingRule, may_have_loops
@@ -142,7 +142,7 @@ class _MutableProgram:
                 rule, trail = self.interface.rule(op), trail_at(op.location)
                 option = axis_array(op.attributes[OPTION]) if OPTION in op.attributes else None
                 scope = "/".join(trail.stacks) or next(iter(_names(op)), "")
-                yield Operation(index, title(op), trail.user_line, scope, rule.loops, option, rule, self.mesh, manual)
+                yield Operation(index, display_name(op), trail.user_line, scope, rule.loops, option, rule, self.mesh, manual)
 
     def apply(self, mutation: Mutation) -> None:
         option = tuple(self._axes(axes) for axes in mutation.option)
@@ -185,7 +185,7 @@ class _MutableProgram:
         return [selected[mutation.index]]
 
     def _hint(self, mutation: Mutation) -> str:
-        names = sorted({title(op) for op, _ in self.ops})
+        names = sorted({display_name(op) for op, _ in self.ops})
         if mutation.op and mutation.op not in names:
             return f": the program has {', '.join(names)}"
         return "\n  hint: mesh-opt --print-operations lists them"
@@ -203,7 +203,7 @@ def _names(op: ir.Operation) -> list[str]:
 
 
 def _is_selected(op: ir.Operation, mutation: Mutation) -> bool:
-    return (not mutation.op or mutation.op in (op.name, title(op))) and (
+    return (not mutation.op or mutation.op in (op.name, display_name(op))) and (
         not mutation.location or _is_at(str(op.location), mutation.location)
     )
 

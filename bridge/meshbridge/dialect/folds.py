@@ -44,7 +44,7 @@ class Folder(Rewriter):
         "By value, sharding and kind of annotation, the first such `mesh.shard`."
         super().__init__(module)
 
-    def is_dispensable(self, name: str) -> bool:
+    def is_erasable(self, name: str) -> bool:
         """False for all: ops without uses are erased at the end, by their effects."""
         return False
 

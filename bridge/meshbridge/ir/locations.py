@@ -122,7 +122,7 @@ def scope_of(location: ir.Location) -> str:
     return match[1] if match else ""
 
 
-def is_repeated(op: ir.Operation) -> bool:
+def is_rematerialized(op: ir.Operation) -> bool:
     """Whether `op` recomputes a value that `jax.checkpoint` does not save."""
     return "rematted_computation" in str(op.location)
 
@@ -132,15 +132,15 @@ def names_file(location: ir.Location) -> bool:
     return _FILE.search(str(location)) is not None
 
 
-def because(reason: str, location: ir.Location, asked: str = "", made_at: ir.Location | None = None) -> ir.Location:
+def with_reason(reason: str, location: ir.Location, asked: str = "", made_at: ir.Location | None = None) -> ir.Location:
     """`location` with the reason for an op, who asked for it, and the location of the value that it is about, if that is
     elsewhere: the op's bytes then count for that location."""
     if made_at is None:
-        return together(reason, asked, [Member(without_reason(location), 1)])
-    return together(reason, asked, [Member(without_reason(location), 0), Member(without_reason(made_at), 1)])
+        return combined_location(reason, asked, [Member(without_reason(location), 1)])
+    return combined_location(reason, asked, [Member(without_reason(location), 0), Member(without_reason(made_at), 1)])
 
 
-def together(reason: str, asked: str, parts: Iterable[Member]) -> ir.Location:
+def combined_location(reason: str, asked: str, parts: Iterable[Member]) -> ir.Location:
     """The location of a combined op: those of its parts, with their reasons, and the bytes of each."""
     of_parts = _distinct(parts)
     with of_parts[0].location.context:
@@ -156,7 +156,7 @@ def reason_at(op: ir.Operation) -> str:
     return unescaped(match[1]) if match else ""
 
 
-def asked_at(op: ir.Operation) -> str:
+def requester_at(op: ir.Operation) -> str:
     """Who asked for `op`; empty if unknown."""
     match = _REASON.match(str(op.location))
     return unescaped(match[2]) if match else ""
@@ -199,7 +199,7 @@ def _distinct(parts: Iterable[Member]) -> list[Member]:
 
 
 def without_reason(location: ir.Location) -> ir.Location:
-    """`location` without the reason of `because`; for a combined op, the location of the first part."""
+    """`location` without the reason of `with_reason`; for a combined op, the location of the first part."""
     while _REASON.match(str(location)) is not None:
         location = location.locations[0]  # type: ignore[attr-defined]  # on the base class in older versions
     return location

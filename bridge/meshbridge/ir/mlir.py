@@ -48,12 +48,13 @@ __all__ = [
     "_cext",
     "all_entries",
     "ancestor_in",
-    "around",
+    "ancestors",
     "artifacts",
     "attribute",
     "call_target",
     "context",
     "dictionary",
+    "display_name",
     "distinct_entries",
     "entries",
     "find",
@@ -62,6 +63,7 @@ __all__ = [
     "functions_to_partition",
     "hlo",
     "in_program_order",
+    "inline_region",
     "inside",
     "ir",
     "is_custom_call",
@@ -79,9 +81,7 @@ __all__ = [
     "stablehlo",
     "tensor_type",
     "terminator",
-    "title",
     "to_bytecode",
-    "unwrap",
     "verify",
     "walk",
     "walk_all",
@@ -222,7 +222,7 @@ def walk(op: ir.Operation) -> Iterator[ir.Operation]:
                     yield from walk(child)
 
 
-def around(op: ir.Operation) -> Iterator[ir.Operation]:
+def ancestors(op: ir.Operation) -> Iterator[ir.Operation]:
     """Yields `op` and its ancestors, from the inside out, up to its function."""
     yield op
     while op.name != "func.func" and op.parent is not None:
@@ -230,7 +230,7 @@ def around(op: ir.Operation) -> Iterator[ir.Operation]:
         yield op
 
 
-def unwrap(op: ir.Operation) -> list[ir.Value]:
+def inline_region(op: ir.Operation) -> list[ir.Value]:
     """Moves the ops of the only region of `op` before it and connects them to its operands; returns the region's results."""
     block = op.regions[0].blocks[0]
     for argument, operand in zip(block.arguments, op.operands, strict=True):
@@ -364,7 +364,7 @@ def op_names(module: ir.Module) -> set[str]:
 
 def ancestor_in(block: ir.Block, op: ir.Operation) -> ir.Operation | None:
     """`op`, or its ancestor in `block`, a block inside a function; None if `op` is outside of it."""
-    return next((ancestor for ancestor in around(op) if ancestor.block == block), None)
+    return next((ancestor for ancestor in ancestors(op) if ancestor.block == block), None)
 
 
 def in_program_order(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
@@ -441,7 +441,7 @@ def comparison_direction(op: ir.Operation) -> str:
     return str(stablehlo.ComparisonDirectionAttr(op.attributes["comparison_direction"]).value)
 
 
-def title(op: ir.Operation) -> str:
+def display_name(op: ir.Operation) -> str:
     """The name of an op in reports: with the target of a custom call, `stablehlo.custom_call @Qr`."""
     return f"{op.name} @{call_target(op)}" if is_custom_call(op) else op.name
 

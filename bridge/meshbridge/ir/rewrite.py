@@ -44,7 +44,7 @@ class Rewriter:
         "First results of the ops in the regions of retired ops."
         self._adopted: list[ir.Operation] = []
 
-    def is_dispensable(self, name: str) -> bool:
+    def is_erasable(self, name: str) -> bool:
         """Whether an op of that name may be erased if it is unused."""
         raise NotImplementedError(type(self))
 
@@ -70,7 +70,7 @@ class Rewriter:
     def _is_gone(self, first_result: ir.Value) -> bool:
         return first_result in self._retired or first_result in self._inside
 
-    def feed(self, op: ir.Operation, number: int, value: ir.Value) -> None:
+    def set_operand(self, op: ir.Operation, number: int, value: ir.Value) -> None:
         """Sets operand `number` of `op` to `value`; retires unused ops."""
         before = op.operands[number]
         op.operands[number] = value
@@ -79,7 +79,7 @@ class Rewriter:
 
     def _release(self, value: ir.Value) -> None:
         op = defining_op(value)
-        if op is not None and self.is_dispensable(op.name) and not any(self.uses(result) for result in op.results):
+        if op is not None and self.is_erasable(op.name) and not any(self.uses(result) for result in op.results):
             self.retire(op)
 
     def retire(self, op: ir.Operation) -> None:
@@ -99,7 +99,7 @@ class Rewriter:
             result.replace_all_uses_with(value)
         self.retire(op)
 
-    def put_after(
+    def replace_after(
         self, op: ir.Operation, location: ir.Location, make: Callable[[ir.Value], ir.Value], kept: Sequence[ir.Operation] = ()
     ) -> None:
         """Replaces the one result of `op` by the value that `make` builds from it at `location`, right after `op`, but not in the

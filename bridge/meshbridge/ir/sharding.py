@@ -209,7 +209,7 @@ class Sharding:
 
     def trimmed(self) -> Sharding:
         """The sharding without the empty entries at the end of `split_axes`, which are optional."""
-        return replace(self, split_axes=without_end(self.split_axes))
+        return replace(self, split_axes=without_trailing_empty(self.split_axes))
 
     @property
     def is_plain(self) -> bool:
@@ -228,7 +228,7 @@ class Sharding:
         return self if self.summed_axes else self.without_partial()
 
 
-def without_end(split: Split) -> Split:
+def without_trailing_empty(split: Split) -> Split:
     """`split` without empty lists at its end, which the dialect omits."""
     return split[: max((dim + 1 for dim, axes in enumerate(split) if axes), default=0)]
 

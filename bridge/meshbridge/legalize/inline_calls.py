@@ -13,12 +13,12 @@ from meshbridge.ir.mlir import (
     OpError,
     dictionary,
     find,
+    inline_region,
     inside,
     ir,
     main_function,
     named_functions,
     tensor_type,
-    unwrap,
 )
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ops.composites import composite_rule
@@ -73,7 +73,7 @@ def _unfold(function: ir.Operation) -> list[ir.Operation]:
         if name == "mesh.shard":
             _strip_origins(op.operands[0])
         if name == NAMED_COMPUTATION:
-            _replace(op, unwrap(op))
+            _replace(op, inline_region(op))
         elif name not in _NO_OPS:
             calls.append(op)
         elif _NO_OPS[name](op):

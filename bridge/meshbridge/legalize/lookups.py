@@ -64,7 +64,7 @@ def batch_lookups(op: ir.Operation, rewriter: Legalizer) -> bool:
     counting = _counting(how, shape_of(op.operands[0]), op.operands[number])
     if not counting:
         return False
-    rewriter.feed(op, number, _select_components(op.operands[number], how.vector_dim, set(counting)))
+    rewriter.set_operand(op, number, _select_components(op.operands[number], how.vector_dim, set(counting)))
     batching = [(how.addressed[component], dim) for component, dim in counting.items()]
     addressed = tuple(dim for component, dim in enumerate(how.addressed) if component not in counting)
     replace(how, addressed=addressed, batching=tuple(sorted((*how.batching, *batching)))).write_to(op)

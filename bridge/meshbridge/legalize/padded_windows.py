@@ -9,7 +9,7 @@ from itertools import count
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.ir.builder import shape_of
 from meshbridge.ir.elements import neutral
-from meshbridge.ir.mlir import around, ir, stablehlo
+from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.legalize.reads import Read, read_of
 from meshbridge.legalize.table import Legalizer, rewrites
 from meshbridge.ops import padded_selections
@@ -63,7 +63,7 @@ def pad_windows(op: ir.Operation, rewriter: Legalizer) -> bool:
     if windows is None or any(_padding(access) != (0, 0, 1) for dim, access in enumerate(pad.accesses) if dim not in dims):
         return False
     set_window_dims(op, windows)
-    rewriter.feed(op, 0, pad.source)
+    rewriter.set_operand(op, 0, pad.source)
     return True
 
 
@@ -84,7 +84,7 @@ def pad_selections(op: ir.Operation, rewriter: Legalizer) -> bool:
     low, high, apart = zip(*map(_padding, pad.accesses), strict=True)
     slice_read = read_of(readers[0].results[0]) if readers[0].name in ("stablehlo.pad", "stablehlo.slice") else None
     takes_back = tuple(AffineAccess(access.source, access.size, low=-access.low) for access in pad.accesses)
-    *_, function = around(op)
+    *_, function = ancestors(op)
     if (
         min((*low, *high)) < 0
         or set(apart) != {1}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshbridge.dialect.ops import MANUAL_AXES
-from meshbridge.ir.mlir import CUSTOM_CALL, SIDES, OpError, dictionary, entries, ir, set_entries, unwrap, walk_all
+from meshbridge.ir.mlir import CUSTOM_CALL, SIDES, OpError, dictionary, entries, inline_region, ir, set_entries, walk_all
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ops.traits import Trait, ops_with
 
@@ -68,7 +68,7 @@ class StripShardings(Pass):
                 elif op.name in _ANNOTATIONS or target == _GROUP_CALL:
                     erased.append(op)
                 elif op.name == "sdy.named_computation":
-                    for result, value in zip(op.results, unwrap(op), strict=True):
+                    for result, value in zip(op.results, inline_region(op), strict=True):
                         result.replace_all_uses_with(value)
                     erased.append(op)
                 else:

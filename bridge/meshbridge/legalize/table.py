@@ -20,7 +20,7 @@ class Legalizer(Rewriter):
         self.names = frozenset(name for pattern in patterns for name in pattern.names)
         super().__init__(module)
 
-    def is_dispensable(self, name: str) -> bool:
+    def is_erasable(self, name: str) -> bool:
         """True for pure ops, which are erased once they have no readers."""
         return has(name, Trait.PURE)
 

@@ -17,7 +17,7 @@ from meshbridge.ir.mlir import (
     CUSTOM_CALL,
     MANUAL,
     OpError,
-    around,
+    ancestors,
     call_target,
     find,
     function_type,
@@ -197,7 +197,7 @@ class _Lowering:
         if self._open and self._open[-1] == block:
             return
         visible = []
-        for enclosing in around(op):
+        for enclosing in ancestors(op):
             if enclosing.name in _ISOLATED:
                 break
             visible.append(enclosing.block)

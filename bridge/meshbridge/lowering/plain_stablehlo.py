@@ -14,13 +14,13 @@ from meshbridge.ir.mlir import (
     MeshError,
     OpError,
     call_target,
+    display_name,
     entries,
     find,
     ir,
     run_stock_passes,
     set_entries,
     stablehlo,
-    title,
     walk_all,
 )
 from meshbridge.ir.passes import Pass, register
@@ -128,7 +128,7 @@ def _rewrite_call(op: ir.Operation) -> None:
 def _refuse(module: ir.Module, is_allowed: Callable[[str], bool], message: str) -> None:
     """Raises OpError at the first op that is not allowed, and names all such ops."""
     if refused := [op for op in walk_all(module) if op.name not in STRUCTURE and not is_allowed(op.name)]:
-        names = sorted({title(op) for op in refused})
+        names = sorted({display_name(op) for op in refused})
         raise OpError(refused[0], message, f"all such ops of the program: {', '.join(names)}")
 
 

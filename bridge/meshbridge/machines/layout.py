@@ -19,7 +19,7 @@ from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.machines import order
 from meshbridge.machines.machine import Link
-from meshbridge.machines.order import Block, Digit
+from meshbridge.machines.order import Block, GridDigit
 from meshbridge.machines.target import ALL_AXES, Target
 
 
@@ -169,7 +169,7 @@ def _in_order(mesh: Mesh, physical: Sequence[Dimension], target: Target) -> tupl
 
 def _reordered(parts: Sequence[Part], mesh: Mesh, physical: Sequence[Dimension], target: Target) -> list[Part]:
     """What the positions of a mesh count along that lists its devices, whose numbers count along `parts`."""
-    digits = [Digit(physical.index(part.dimension), part.size, part.stride) for part in parts]
+    digits = [GridDigit(physical.index(part.dimension), part.size, part.stride) for part in parts]
     found = order.blocks(order.coordinates(digits, len(physical))[list(mesh.device_ids)])
     if found is None or any(len(block) > 1 for block in found):
         raise OrderError(f"error: mesh @{mesh.name} lists devices in an order that no links of '{target.text}' connect")

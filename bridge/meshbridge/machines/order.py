@@ -12,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 
-class Digit(NamedTuple):
-    """A part of one coordinate: `size` values of it, each of which is `stride` above the one before."""
+class GridDigit(NamedTuple):
+    """A part of one coordinate: `size` values of it, `stride` apart."""
 
     dimension: int
     size: int
     stride: int
 
 
-Block = tuple[Digit, ...]
+Block = tuple[GridDigit, ...]
 """Digits that devices are numbered along; of several, in an order of their own, as a ring goes through a grid."""
 
 
@@ -36,7 +36,7 @@ def blocks(coordinates: Coordinates) -> tuple[Block, ...] | None:
     """
     count = len(coordinates)
     found: list[Block] = []
-    known: list[Digit] = []
+    known: list[GridDigit] = []
     while (inner := _count(known)) < count:
         sizes = (size for size in range(2 * inner, count + 1, inner) if count % size == 0)
         step = next(filter(None, (_step(coordinates, size, known) for size in sizes)), None)
@@ -47,7 +47,7 @@ def blocks(coordinates: Coordinates) -> tuple[Block, ...] | None:
     return tuple(_joined(found))
 
 
-def coordinates(found: Sequence[Digit], dimensions: int) -> Coordinates:
+def coordinates(found: Sequence[GridDigit], dimensions: int) -> Coordinates:
     """The coordinates that count along those digits, outermost first."""
     rows = np.zeros((1, dimensions), np.int64)
     for digit in found:
@@ -57,15 +57,15 @@ def coordinates(found: Sequence[Digit], dimensions: int) -> Coordinates:
     return rows
 
 
-def _count(found: Sequence[Digit]) -> int:
+def _count(found: Sequence[GridDigit]) -> int:
     return int(np.prod([digit.size for digit in found], dtype=np.int64))
 
 
-def _step(coordinates: Coordinates, size: int, known: Sequence[Digit]) -> list[Digit] | None:
+def _step(coordinates: Coordinates, size: int, known: Sequence[GridDigit]) -> list[GridDigit] | None:
     """The digits that groups of so many devices have beside those `known` of smaller ones; None where they are no grids."""
     groups = coordinates.reshape(-1, size, coordinates.shape[1])
     groups = groups - groups.min(axis=1, keepdims=True)
-    found: list[Digit] = []
+    found: list[GridDigit] = []
     for dimension in range(coordinates.shape[1]):
         values = groups[:, :, dimension]
         taken = np.zeros((len(groups), values.max() + 1), bool)
@@ -80,12 +80,12 @@ def _step(coordinates: Coordinates, size: int, known: Sequence[Digit]) -> list[D
     return found if _count(found) * _count(known) == size else None
 
 
-def _further(values: set[int], known: Sequence[Digit], dimension: int) -> list[Digit] | None:
+def _further(values: set[int], known: Sequence[GridDigit], dimension: int) -> list[GridDigit] | None:
     """The digits that count those values of a dimension, beside the `known` ones, outermost first."""
     spanned = {0}
     for digit in known:
         spanned = {value + step * digit.stride for value in spanned for step in range(digit.size)}
-    found: list[Digit] = []
+    found: list[GridDigit] = []
     while spanned != values:
         if not spanned < values:
             return None
@@ -95,7 +95,7 @@ def _further(values: set[int], known: Sequence[Digit], dimension: int) -> list[D
             size += 1
         if size == 1:
             return None
-        found.insert(0, Digit(dimension, size, stride))
+        found.insert(0, GridDigit(dimension, size, stride))
         spanned = reached
     return found
 
@@ -105,7 +105,7 @@ def _joined(found: Sequence[Block]) -> Iterator[Block]:
     last: Block = ()
     for block in found:
         if len(last) == len(block) == 1 and _counts_on(outer := last[0], inner := block[0]):
-            last = (Digit(inner.dimension, outer.size * inner.size, inner.stride),)
+            last = (GridDigit(inner.dimension, outer.size * inner.size, inner.stride),)
             continue
         if last:
             yield last
@@ -114,5 +114,5 @@ def _joined(found: Sequence[Block]) -> Iterator[Block]:
         yield last
 
 
-def _counts_on(outer: Digit, inner: Digit) -> bool:
+def _counts_on(outer: GridDigit, inner: GridDigit) -> bool:
     return outer.dimension == inner.dimension and outer.stride == inner.size * inner.stride

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from meshbridge.ir.builder import op_of
-from meshbridge.ir.locations import because, names_file, user_line, without_reason
-from meshbridge.ir.mlir import ir, title
+from meshbridge.ir.locations import names_file, user_line, with_reason, without_reason
+from meshbridge.ir.mlir import display_name, ir
 from meshbridge.ir.sharding import Axes, Mesh, Sharding
 from meshbridge.ir.uses import is_argument
 from meshbridge.ops.traits import Trait, has
@@ -68,17 +68,17 @@ class Reasons:
         if set(source.partial_axes) - set(target.partial_axes):
             partial = f"partial {source.partial_kind} over {self._names(source.partial_axes)}"
             origin = self._origins.get(value, _ARGUMENT)
-            return because(f"{origin.how}: {partial}; {reason}", location, requester, origin.at)
-        return because(f"{reason} but is sharded as {self._text(source)}", location, requester)
+            return with_reason(f"{origin.how}: {partial}; {reason}", location, requester, origin.at)
+        return with_reason(f"{reason} but is sharded as {self._text(source)}", location, requester)
 
     def record_op(self, op: ir.Operation, *, exchanges: bool) -> None:
         """Records `op` before it is lowered; if the lowering may communicate, sets the reason in the op's location."""
-        self._op = (title(op), op.location)
+        self._op = (display_name(op), op.location)
         self._carried = next((self._origins[value] for value in op.operands if value in self._origins), None)
         if op.name.startswith("mesh.") or not {"replica_groups", "source_target_pairs"}.isdisjoint(op.attributes):
-            op.location = because("the program's own", op.location, OWN)
+            op.location = with_reason("the program's own", op.location, OWN)
         elif exchanges:
-            op.location = because(f"{_call(op)} reads elements of other shards", op.location, self.chosen)
+            op.location = with_reason(f"{_call(op)} reads elements of other shards", op.location, self.chosen)
 
     def record_value(self, value: ir.Value, sharding: Sharding, source: ir.Value | None = None) -> None:
         """Records a value: a result of the current op, or `source` resharded."""
@@ -150,7 +150,7 @@ def _operand(op: ir.Operation, index: int | None) -> str:
 
 
 def _call(op: ir.Operation) -> str:
-    return _named(title(op), op.location)
+    return _named(display_name(op), op.location)
 
 
 def _named(name: str, location: ir.Location) -> str:

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from meshbridge.dialect.ops import GATHERED
 from meshbridge.ir.builder import integer
-from meshbridge.ir.mlir import MeshError, ir, source_location, title, walk_all
+from meshbridge.ir.mlir import MeshError, display_name, ir, source_location, walk_all
 from meshbridge.ir.passes import Pass
 from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge.legalize.legalize import Legalize
@@ -32,9 +32,10 @@ def gathered_ops(module: ir.Module, passes: Collection[str]) -> list[str]:
     gathered = _marked(module)
     missing = [(step, effect) for step, effect in _REWRITING if step.name not in passes]
     hints = _hints(module, missing) if gathered and missing else {}
-    message = "has no sharding rule: its operands are gathered"
+    text = "has no sharding rule: its operands are gathered"
     return [
-        f"{source_location(op)}: warning: '{title(op)}' op {message}" + (f"\n  hint: {hints[number]}" if number in hints else "")
+        f"{source_location(op)}: warning: '{display_name(op)}' op {text}"
+        + (f"\n  hint: {hints[number]}" if number in hints else "")
         for number, op in enumerate(gathered)
     ]
 

@@ -26,7 +26,7 @@ from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.names import names_in
 from meshbridge.dialect.ops import GATHERED, MANUAL_AXES, OPTION
 from meshbridge.ir.builder import Builder, op_of
-from meshbridge.ir.mlir import BARRIER, COMPOSITE, MANUAL, OpError, function_type, ir, unwrap, walk, walk_all
+from meshbridge.ir.mlir import BARRIER, COMPOSITE, MANUAL, OpError, function_type, inline_region, ir, walk, walk_all
 from meshbridge.ir.passes import Analyses, Pass, register
 from meshbridge.ir.registry import Registry
 from meshbridge.ir.sharding import Axes, Sharding, replicated
@@ -408,7 +408,7 @@ class _FunctionPartitioner:
                 inner = without_manual_axes(target, manual)
                 terminator.operands[index] = self._reshard(terminator.operands[index], inner, terminator)
         self.at.manual = outside
-        yielded, emit = unwrap(op), Builder.before(op)
+        yielded, emit = inline_region(op), Builder.before(op)
         for value, result, target in zip(yielded, op.results, targets, strict=True):
             if target is not None:  # distinguish the values: outside, the same shard is a shard of a larger tensor
                 outer = replace(target, partial_axes=tuple(axis for axis in target.partial_axes if axis in manual))

@@ -20,7 +20,7 @@ from meshbridge.dialect.module_mesh import declared_meshes, find_mesh, mesh_or_s
 from meshbridge.dialect.names import Names, names_of
 from meshbridge.dialect.ops import GATHERED
 from meshbridge.ir.locations import SourceLocation, location_of, without_reason
-from meshbridge.ir.mlir import MeshError, entries, function_type, ir, main_function, title, walk_all
+from meshbridge.ir.mlir import MeshError, display_name, entries, function_type, ir, main_function, walk_all
 from meshbridge.ir.sharding import Mesh
 from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import Target
@@ -287,7 +287,7 @@ def report_of(
         work=work(executed(module, weigh=amount)),
         needed_work=None if needed is None else needed / mesh.size,
         memory=memory(main),
-        not_partitioned=tuple(NotPartitioned(title(op), location_of(op)) for op, _ in ops if GATHERED in op.attributes),
+        not_partitioned=tuple(NotPartitioned(display_name(op), location_of(op)) for op, _ in ops if GATHERED in op.attributes),
         unknown_loops=tuple(location_of(op) for op, _ in ops if is_unknown_loop(op)),
         unknown_branches=tuple(_counted_branches(sending, weigh)),
         step=step,

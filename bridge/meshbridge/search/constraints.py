@@ -27,7 +27,7 @@ from meshbridge.dialect.module_mesh import mesh_or_single, sharding_on
 from meshbridge.dialect.ops import SOURCE, ShardingOp, ShardOp
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.elements import type_bytes
-from meshbridge.ir.locations import SourceLocation, is_repeated, trail_at
+from meshbridge.ir.locations import SourceLocation, is_rematerialized, trail_at
 from meshbridge.ir.mlir import MANUAL, MeshError, ir, main_function, walk
 from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding
 from meshbridge.partitioning import partition_module
@@ -297,7 +297,7 @@ def _expression(op: ir.Operation) -> SourceExpression | None:
 
 def _is_forward(op: ir.Operation) -> bool:
     """Whether the op belongs to the user's code, not to its derivative."""
-    return is_repeated(op) or not any("transpose(" in stack for stack in trail_at(op.location).stacks)
+    return is_rematerialized(op) or not any("transpose(" in stack for stack in trail_at(op.location).stacks)
 
 
 def _is_large(type_: ir.Type) -> bool:

@@ -19,7 +19,7 @@ from meshbridge.dialect import build
 from meshbridge.dialect.ops import ShardingOp, ShardOp
 from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.mlir import OpError, ir
-from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh, Sharding, without_end
+from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh, Sharding, without_trailing_empty
 from meshbridge.ops.option import Option, axes_by_loop, tensor_split
 from meshbridge.ops.rule import Dims, Interface, ShardingRule
 
@@ -229,7 +229,7 @@ def _combinations(known: list[_Annotation | None]) -> Iterator[tuple[_Annotation
 
 def _computed(rule: ShardingRule, option: Option, dims: Dims, mesh: str, *, is_result: bool) -> Sharding:
     """The sharding of a tensor of the loops `dims` under `option`: a result is partial along the axes of the reductions."""
-    split = without_end(tensor_split(dims, option))
+    split = without_trailing_empty(tensor_split(dims, option))
     partial: Axes = ()
     kind = "sum"
     for description, axes in zip(rule.loops, option, strict=True):
@@ -241,9 +241,9 @@ def _computed(rule: ShardingRule, option: Option, dims: Dims, mesh: str, *, is_r
 def _alike(left: Sharding, right: Sharding) -> bool:
     """Whether two shardings have the same splits and partial sums (halos and offsets are not propagated)."""
     kinds = (left.partial_kind, right.partial_kind) if left.partial_axes else ("", "")
-    return (left.mesh, without_end(left.split_axes), set(left.partial_axes), kinds[0]) == (
+    return (left.mesh, without_trailing_empty(left.split_axes), set(left.partial_axes), kinds[0]) == (
         right.mesh,
-        without_end(right.split_axes),
+        without_trailing_empty(right.split_axes),
         set(right.partial_axes),
         kinds[1],
     )
