@@ -47,8 +47,7 @@ R = TypeVar("R")
 
 
 class Keywords(TypedDict, total=False):
-    """How to partition; `meshbridge.pipeline.Options` documents each option. The default machine is that of JAX's devices, if the
-    program may run on them."""
+    """How to partition, see `meshbridge.pipeline.Options`. The default machine is JAX's, if the program may run there."""
 
     resharding: Resharding
     machine: str

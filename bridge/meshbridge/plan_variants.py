@@ -1,5 +1,4 @@
-"""The variants in which a program is planned, and the choice among their plans: prices do not cover everything in a step, and
-memory is limited."""
+"""The variants in which a program is planned, and the choice among their plans."""
 
 from __future__ import annotations
 

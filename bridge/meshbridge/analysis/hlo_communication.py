@@ -96,10 +96,8 @@ def communication(module: HloModule) -> HloCommunication:
     """
     issued = issued_collectives(module)
     executions = Executions(module)
-    collectives = {
-        key: [collective for collective in map(partial(_collective, module), begun) if collective.group > 1]
-        for key, begun in issued.items()
-    }
+    collective_of = partial(_collective, module)
+    collectives = {key: [c for c in map(collective_of, begun) if c.group > 1] for key, begun in issued.items()}
 
     def cost(computation: Computation, op: Instruction) -> float:
         return sum(collective.wire_bytes for collective in collectives.get((computation.name, op.name), ()))

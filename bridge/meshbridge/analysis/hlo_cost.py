@@ -38,8 +38,7 @@ class GpuTime:
 
 
 def tpu_cost(text: str) -> TpuCost:
-    """Loop bodies count by their trip count, and the most expensive branch counts. Raises HloError for a text without
-    estimates."""
+    """Loops count by their trip counts, and the most expensive branch counts. Raises HloError for a text without estimates."""
     module = hlo.read(text)
     estimates = {
         (name, op.name): int(match.group(1))

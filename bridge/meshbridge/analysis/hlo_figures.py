@@ -10,8 +10,7 @@ from meshbridge.analysis.hlo_communication import communication
 
 @dataclass(frozen=True)
 class HloFigures:
-    """All figures are per device and run. Bytes are wire bytes in the ring model (see `ring`); loops count by their trip
-    counts."""
+    """Per device and run. Bytes are wire bytes in the ring model (see `ring`); loops count by their trip counts."""
 
     wire_bytes: float = 0.0
     scattered_bytes: float = 0.0

@@ -147,8 +147,7 @@ def _custom_call(module: HloModule, computation: Computation, op: Instruction) -
 
 
 def _library_convolution(of: str) -> Callable[[HloModule, Computation, Instruction], float]:
-    """cuDNN's convolutions: labels and window are those of the forward convolution, and `of` names the roles of operands and
-    result in it."""
+    """cuDNN's: labels and window are those of the forward convolution, `of` names operands and result by their roles in it."""
 
     def count(_: HloModule, computation: Computation, op: Instruction) -> float:
         kernel_labels = _matched(_LABELS, op, "its dim_labels").group(2)

@@ -43,8 +43,7 @@ class IssuedCollective:
 
 
 def issued_collectives(module: HloModule) -> dict[tuple[str, str], list[IssuedCollective]]:
-    """The collectives that each instruction starts, by the names of its computation and itself. Raises HloError for a missing
-    end."""
+    """By computation and instruction, the collectives that it starts. Raises HloError for one without an end."""
     schedule = Schedule(module)
     issued: dict[tuple[str, str], list[IssuedCollective]] = defaultdict(list)
     chains: dict[str, dict[str, list[tuple[Site, Site]]]] = {_START: defaultdict(list), _DONE: defaultdict(list)}

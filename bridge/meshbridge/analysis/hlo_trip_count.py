@@ -22,8 +22,7 @@ _SAME_VALUE = frozenset({"bitcast", "copy", "copy-start", "copy-done", "convert"
 
 
 def _bounds(arrays: tuple[Array, ...]) -> tuple[int, int] | None:
-    """The bounds of an HLO integer type; None for other types. Of several arrays, as for a copy in progress, the first one
-    counts."""
+    """The bounds of an HLO integer type; None for other types. Of several arrays the first counts, as for a copy in progress."""
     match = _ELEMENT.fullmatch(arrays[0].element) if arrays else None
     if match is None:
         return None

@@ -42,8 +42,7 @@ class Origin:
 
 
 def origins_of(op: ir.Operation, phases: Phases) -> tuple[Origin, ...]:
-    """The origins of `op`: for a reduction of partial values, that of their producer; for a combined op, those of all its
-    parts."""
+    """The origins of `op`: for a reduction of partial values, that of their producer; for a combined op, one per part."""
     return tuple(_origin(location, share, phases) for location, share in members(op.location) if share)
 
 
@@ -83,8 +82,7 @@ def _elements(stack: str) -> list[str]:
 
 
 def _inside(element: str) -> list[str]:
-    """The names in an element, without the transformations around them: for `transpose(jvp(LM))` LM, for a compiled function
-    none."""
+    """The names in an element within its transformations: LM in `transpose(jvp(LM))`; none for a compiled function."""
     while (match := _TRANSFORMED.fullmatch(element)) is not None:
         if match[1] in _COMPILED:
             return []
@@ -170,9 +168,8 @@ class Phases:
         return is_marked
 
     def _visit(self, block: ir.Block, *, follows: bool = False) -> None:
-        """Records the operations of a block, last first. If one of them contains a derivative, the operations on which it depends
-        are before it, also through values that a loop carries; if none does, all are before it if a derivative `follows` that
-        depends on the block."""
+        """Records the operations of a block, last first. In a block with derivatives, an operation is before one if one depends on it,
+        also through values that a loop carries; in any other, if a derivative `follows` that depends on the block."""
         operations = [view.operation for view in block.operations]
         holding = [any(map(self._is_marked, _all(op))) for op in operations]
         needed: set[ir.Value] = set()

@@ -40,13 +40,11 @@ def counted_loop(op: ir.Operation) -> CountedLoop | None:
         number = _number(condition, _unmarked(compare.operands[counter]))
         end = known_integer(compare.operands[limit])
         if number is not None and end is not None:
-            return _counted_loop(op, body, number, limit, holds, end)
+            return _counted(op, body, number, limit, holds, end)
     return None
 
 
-def _counted_loop(
-    op: ir.Operation, body: ir.Block, number: int, limit_operand: int, direction: str, limit: int
-) -> CountedLoop | None:
+def _counted(op: ir.Operation, body: ir.Block, number: int, limit_operand: int, direction: str, limit: int) -> CountedLoop | None:
     bounds = integer_bounds(ir.RankedTensorType(body.arguments[number].type).element_type)
     start, step = known_integer(op.operands[number]), _step(body, number)
     if bounds is None or start is None or step is None:

@@ -373,18 +373,15 @@ class Assigner:
             return fitting
         ready = [value.ready(scope) if value is not None else [] for value in arriving]
         suggested = [*enumerate(splits)]
-        for end, (value, available) in enumerate(zip(arriving, ready, strict=True)):
-            suggested += [
-                (end, sharding.split_axes) for sharding in (*available, value and value.anticipated) if sharding is not None
-            ]
+        for end, (value, present) in enumerate(zip(arriving, ready, strict=True)):
+            candidates = (*present, value and value.anticipated)
+            suggested += [(end, sharding.split_axes) for sharding in candidates if sharding is not None]
         suggestions = tuple([op.suggestion(end, split) for end, split in suggested])
+        nothing, staying, share = pricing.nothing, passed or free, kind.reduce_share
         operand_prices = [
-            self._arriving(value, available) if value else pricing.nothing
-            for value, available in zip(arriving, ready, strict=True)
+            self._arriving(value, present) if value else nothing for value, present in zip(arriving, ready, strict=True)
         ]
-        result_prices = [
-            self._leaving(tensor, passed or free, kind.reduce_share) if tensor else pricing.nothing for tensor in results
-        ]
+        result_prices = [self._leaving(tensor, staying, share) if tensor else nothing for tensor in results]
 
         def counted(choice: Choice) -> float:
             return sum(

@@ -81,8 +81,7 @@ class Choice:
 
 
 class Choices(tuple[tuple[float, int, Choice], ...]):
-    """The choices of an op, ordered by the share that each device computes, each with its share and its rank of preference.
-    Compared by identity."""
+    """An op's choices by the share that each device computes, with it and the rank of preference. Compared by identity."""
 
     __slots__ = ()
     __eq__ = object.__eq__
@@ -333,8 +332,7 @@ def _leaving(mesh: Mesh, objective: Objective, kind: TensorType, target: Shardin
 
 
 class Pricing:
-    """The prices on a mesh. Each distinct op, split and option is priced once: later layers of a model, and later programs, look
-    them up."""
+    """The prices on a mesh. Each distinct op, split and option is priced once, for all layers of a model and later programs."""
 
     def __init__(self, mesh: Mesh, objective: Objective = BYTES, work: float = 1.0) -> None:
         self.mesh = mesh
@@ -381,8 +379,7 @@ class Pricing:
         return _arriving(self.mesh, self._objective(concurrency), kind, source)
 
     def leaving(self, kind: TensorType, target: Sharding, share: float = 1.0, concurrency: Concurrency = ALONE) -> EndPrices:
-        """Bytes of resharding a result to `target`. A partial result counts only for the `share` of executions after which it is
-        reduced."""
+        """Bytes of resharding a result; a partial one counts for the `share` of executions after which it is reduced."""
         return _leaving(self.mesh, self._objective(concurrency), kind, target, share)
 
     def _objective(self, concurrency: Concurrency) -> Objective:
@@ -458,8 +455,7 @@ def _reduced(rule: ShardingRule, option: Option) -> set[int]:
 
 
 def extend(split: Split, wanted: Split, may_extend: tuple[bool, ...], banned: frozenset[int]) -> Split:
-    """`split` with the axes of `wanted` added to its open dimensions, if `wanted` begins with the present axes and its further
-    axes are unused."""
+    """`split`, with its open dimensions extended to those of `wanted`, if these continue them by unused axes."""
     if split == wanted:
         return split
     longer = [

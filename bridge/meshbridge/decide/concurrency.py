@@ -41,8 +41,7 @@ def note_concurrency(graph: Graph, objective: Objective, *, is_small: bool) -> N
 
 
 def _combined(graph: Graph, early: Sequence[bool], late: Sequence[bool]) -> dict[int, tuple[int, int]]:
-    """Per tensor, with how many it may be gathered and reduced, itself included. Values that a loop accumulates are left out:
-    they are reduced after it."""
+    """Per tensor, with how many it may be gathered and reduced, itself included. Sums that loops accumulate are left out."""
     read, computed, levels = _read(graph, early, late), _computed(graph, early, late), _levels(graph)
     at_level = Counter(levels.values())
     sizes = {}

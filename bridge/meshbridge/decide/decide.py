@@ -1,5 +1,4 @@
-"""Decides shardings: propagates the user's annotations to a fixed point, refines them on request, and assigns every op and
-value."""
+"""Propagates the user's annotations to a fixed point, refines them on request, and assigns shardings to all ops and values."""
 
 from __future__ import annotations
 

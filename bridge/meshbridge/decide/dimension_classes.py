@@ -56,8 +56,7 @@ class _Ties:
 
 
 def classes_of(graph: Graph, sizes: Iterable[ClassSize]) -> list[tuple[Dimension, ...]]:
-    """Dimension classes, each once, size after size, the largest class of a size first. Closed dimensions that the user annotated
-    belong to none."""
+    """Dimension classes, each once, size after size, the largest first, without closed dimensions that the user annotated."""
     ties = _ties(graph)
     return [*dict.fromkeys(dimensions for size in sizes for dimensions in _of_size(ties, size))]
 

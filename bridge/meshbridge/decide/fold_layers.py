@@ -23,8 +23,7 @@ collectives with 1 and 2, 219 with 3."""
 
 
 def fold_layers(graph: Graph) -> tuple[Graph, list[int]]:
-    """The folded graph, and for every tensor of `graph` its number in the folded graph. A node's weight counts the nodes folded
-    into it."""
+    """The folded graph, whose nodes' weights count the nodes folded into them, and for every tensor its number there."""
     tensors, nodes = _colours(graph)
     folded = replace(graph, tensors=[], nodes=[], uses=[], carried={})
     for index in _representatives(tensors):

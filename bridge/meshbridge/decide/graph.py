@@ -47,11 +47,9 @@ class Tensor:
     annotated: bool = False
     "Whether the user annotated it."
     written: Split = ()
-    """Per dimension, the axes that the user wrote: an open dimension may be split further along other axes, which come after
-    these."""
+    """Per dimension, the axes that the user wrote: an open dimension may be split further along axes after these."""
     tied: bool = False
-    """Whether several values share it (a loop's carried value, a branch's result): their definitions are sharded exactly as
-    decided."""
+    """Whether several values share it (carried by a loop, a branch's result): all are sharded exactly as decided."""
     region_axes: frozenset[int] = frozenset()
     "The manual axes of a region that takes or returns it: each dimension's split begins with its manual axes."
     boundary: bool = False
@@ -330,8 +328,7 @@ class Graph:
         return renumbered
 
     def identity_need(self, kind: NodeKind, source: Tensor, target: Tensor) -> Sharding:
-        """The sharding that an identity needs its operand to have. Within a manual computation, partial sums along its axes are
-        plain values."""
+        """The operand sharding that an identity needs. In a manual computation, partial sums along its axes are plain values."""
         if not kind.region_axes:
             return target.sharding
         split = across_region(target.split, source.split, kind.region_axes)

@@ -34,8 +34,7 @@ class KindChoices:
         self._fixed = choices_of([self.op.choice(kind.fixed_option)]) if kind.fixed_option is not None else None
 
     def fitting(self, known: NodeTensors) -> Choice | None:
-        """The choice that reshards nothing, if all tensors are split alike along each loop. It is the cheapest: all others leave
-        some of these axes out and compute more."""
+        """The choice that reshards nothing, if tensors are split alike along each loop; the cheapest, as others compute more."""
         if self._fixed is not None or self.kind.unreduced or has_layout(known):
             return None
         return self.op.fitting(tuple([tensor.split if tensor is not None else () for tensor in known]))

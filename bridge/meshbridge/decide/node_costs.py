@@ -107,8 +107,7 @@ class KindCosts:
         return max(0.0, self._byte * size - self._compute.of(choice.share))
 
     def slicing(self, tensor: Tensor, need: Sharding) -> float:
-        """The cost of slicing an operand to a product's need without communication: a kernel of its own reads and writes the
-        slice. Other ops fuse the slice."""
+        """The cost of slicing an operand to a product's need in a kernel of its own. Other ops fuse the slice."""
         if not self._byte or need.split_axes == tensor.split:
             return 0.0
         part = self._shard_bytes(tensor, need.split_axes)

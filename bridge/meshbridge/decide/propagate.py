@@ -80,8 +80,7 @@ class Propagator:
                 graph.describe(index, decided=decided, split=split, open=hidden_tensor.open, banned=hidden_tensor.banned)
 
     def _sweep(self, directions: Sequence[int], enabled: bytearray) -> None:
-        """Visits the `enabled` nodes in these directions until nothing changes; each flag says whether a node is still to
-        visit."""
+        """Visits the `enabled` nodes in these directions until nothing changes; `pending` flags the nodes to visit."""
         pending = bytearray(len(enabled))
         for index in self._initial_nodes():
             pending[index] = enabled[index]

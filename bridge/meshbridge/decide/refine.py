@@ -137,8 +137,7 @@ class Refiner:
         return self._memory_cost(range(len(self.graph.tensors)))
 
     def run(self, *sizes: ClassSize) -> int:
-        """Tries the moves of all classes, size after size, until none helps or the budget is spent; returns the remaining
-        budget."""
+        """Tries the moves of all classes, size after size, until none helps or the budget is spent; returns what is left."""
         classes = [*map(self._class, classes_of(self.graph, sizes))]
         while self._stale and self.budget > 0:
             stale, self._stale = self._stale, set()
@@ -157,8 +156,7 @@ class Refiner:
         return readers
 
     def _largest_first(self) -> list[int]:
-        """The rank of each node by work, identities last, which have no choice: a move that is too expensive is then rejected
-        early."""
+        """The rank of each node by work, identities last, which have no choice: expensive moves are then rejected early."""
         sizes = [
             (not kind.kind.is_identity, -weight * kind.least) for weight, kind in zip(self._weights, self._kinds, strict=True)
         ]
@@ -243,8 +241,7 @@ class Refiner:
         return touched - sum(staying.values()), staying
 
     def _alternatives(self, dimensions: tuple[Dimension, ...]) -> Iterator[Axes]:
-        """Axes that a class may be split along: the choices of axes, alone or after those that the user wrote on a dimension of
-        the class."""
+        """Axes that a class may be split along: the choices of axes, alone or after those that the user wrote there."""
         tensors = self.graph.tensors
         tensor, dim = dimensions[0]
         own = tensors[tensor].split[dim]
@@ -350,9 +347,8 @@ class Refiner:
         return sum([prices[number] * bytes_of(tensors[number]) for number in numbers]) if prices else 0.0
 
     def _uses(self, tensor: int, changed: Mapping[int, NodeCost], without: Container[int] = ()) -> float:
-        """Bytes of resharding a value to all needs of its users, `without` some of them: each distinct need once, as often as its
-        most frequent user. A value carried by a loop is another value inside the loop than after it. `changed` has new costs of
-        nodes."""
+        """Bytes of resharding a value to its users' needs, `without` some users: each distinct need once, as often as its most
+        frequent user. A carried value inside the loop is not the value after it. `changed` has new costs of nodes."""
         needs: dict[tuple[Sharding, bool], float] = {}
         for user, operand, inside in self._readers[tensor]:
             if user in without:
@@ -378,8 +374,7 @@ def _used_axes(graph: Graph) -> set[int]:
 
 
 def _choices_of_axes(mesh: Mesh, used: set[int]) -> list[Axes]:
-    """The axis lists that a class may be split along: no axis, one used axis, or two in either order. Sub-axes of an axis are
-    used together or alone."""
+    """The axis lists that a class may be split along: none, one used axis or sub-axis, or two of these in either order."""
     units = [axes for axes in whole_and_parts(mesh) if used.issuperset(axes)]
     chosen = chain([()], *(permutations(units, count) for count in (1, 2)))
     distinct = dict.fromkeys(tuple(chain.from_iterable(pair)) for pair in chosen)

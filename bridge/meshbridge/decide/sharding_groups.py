@@ -51,8 +51,7 @@ def _rename(node: Node, representative: dict[int, int]) -> None:
 
 
 def _join(shared: Tensor, other: Tensor) -> dict[str, Any] | None:
-    """The fields of `shared` that change if it adopts the annotation of `other`; None if the annotations contradict each
-    other."""
+    """The fields of `shared` that change if it adopts the annotation of `other`; None if the two contradict."""
     if not other.annotated:
         return {}
     if shared.layout != other.layout:

@@ -169,5 +169,4 @@ _FORMS: dict[str, Callable[[Scanner], tuple[str, str]]] = {
     "transform.sequence": _unnamed,
     "transform.yield": _yield,
 }
-"""By op, the function that reads the rest of it, and returns its generic form up to its region, and the text after that; ""
-without one."""
+"""By op, what reads the rest of it and returns its generic form up to its region, and the text after that, if any."""

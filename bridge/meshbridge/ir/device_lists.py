@@ -57,8 +57,7 @@ def axes_along(positions: Numbers, mesh: Mesh) -> Axes | None:
 
 
 def rotation(pairs: ir.Attribute, mesh: Mesh) -> tuple[int, int] | None:
-    """The axis along which every device sends to the one that is a fixed offset after it, modulo the axis, and the offset; None
-    for other `source_target_pairs`."""
+    """The axis of a rotation along one axis, and by how many devices it sends; None for other `source_target_pairs`."""
     listed = device_table(pairs)
     if len(listed) != mesh.size or (listed < 0).any() or (listed >= mesh.size).any():
         return None

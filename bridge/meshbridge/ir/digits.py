@@ -42,8 +42,7 @@ def group_size(digits: Digits) -> int:
 
 
 def divided(digits: Digits, inner: int) -> tuple[Digits, Digits]:
-    """Splits `digits` into outer ones and the inner ones of groups of `inner` devices; without outer ones if no digit can be
-    split there."""
+    """`digits` as outer ones, and the inner ones of groups of `inner` devices; no outer ones if none can be split there."""
     outer, within = list(digits), list[Digit]()
     while inner > 1:
         if not outer or gcd(outer[-1].radix, inner) not in (outer[-1].radix, inner):
@@ -156,8 +155,7 @@ def axis_digits(mesh: Mesh, axes: Axes) -> Digits:
 
 
 def whole_axes(mesh: Mesh, digits: Digits) -> Axes | None:
-    """The mesh axes that `digits` form, outer to inner; None if a digit is a proper factor of an axis without the other
-    factors."""
+    """The mesh axes that `digits` form, outer to inner; None if they leave a factor of an axis out."""
     axes: list[int] = []
     expected: tuple[int, int] | None = None  # axis and stride*radix of the digit that must come next
     for digit in digits:

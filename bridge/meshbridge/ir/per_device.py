@@ -20,8 +20,7 @@ from meshbridge.ir.digits import Numbers
 from meshbridge.ir.mlir import ir
 
 LISTED = 64
-"""The most entries of a table; a longer list is computed. A table of this size has half a KB of text, as much as the
-arithmetic."""
+"""The most entries of a table; longer lists are computed. Such a table is half a KB of text, as much as the arithmetic."""
 
 _RUNS = 8
 _PERIODS = 16
@@ -107,8 +106,7 @@ class Run(NamedTuple):
 
 
 def entry(emit: Builder, numbers: PerDevice | Numbers | Sequence[int], index: ir.Value) -> ir.Value:
-    """The number at the run-time `index`, tensor<i32>, from a table or computed. Raises TooLargeError for numbers of more
-    bits."""
+    """The number at the run-time `index`, tensor<i32>, from a table or computed. Raises TooLargeError for large numbers."""
     listed = numbers.values if isinstance(numbers, PerDevice) else np.asarray(numbers, np.int64)
     if len(listed) > 1 and _is_line(listed):
         return _of_run(emit, Run(0, (int(listed[0]),), int(listed[1] - listed[0])), index)

@@ -158,8 +158,7 @@ class Recipes:
         self._known: dict[Hashable, tuple[list[_Note], int] | None] = {}
 
     def value(self, key: Hashable, inputs: Sequence[ir.Value], emit: Builder, make: Callable[[Builder], ir.Value]) -> ir.Value:
-        """The value that `make` builds from `inputs`; `make` may depend on nothing but the `key`, and must use its builder
-        alone."""
+        """The value that `make` builds from `inputs`, with its builder alone; it may depend on nothing but the `key`."""
         if (recipe := self._known.get(key)) is not None:
             return self._write(*recipe, inputs, emit)
         if key in self._known:

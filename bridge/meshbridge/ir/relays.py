@@ -29,8 +29,7 @@ LAUNCH = 64
 
 
 class RelayedAllToAll(NamedTuple):
-    """All-to-alls: their number, the number of devices, and the number of buffers in each part of the data; every part is padded
-    to divide by the devices."""
+    """All-to-alls: their number, the number of devices, and the size of each part of the data, in buffers, before padding."""
 
     launches: int
     devices: int

@@ -102,8 +102,7 @@ class Rewriter:
     def replace_after(
         self, op: ir.Operation, location: ir.Location, make: Callable[[ir.Value], ir.Value], kept: Sequence[ir.Operation] = ()
     ) -> None:
-        """Replaces the one result of `op` by the value that `make` builds from it at `location`, right after `op`, but not in the
-        ops `kept`."""
+        """Replaces the one result of `op`, except in the ops `kept`, by what `make` builds from it after `op`, at `location`."""
         result = op.results[0]
         with ir.InsertionPoint.after(op), location:
             value = make(result)

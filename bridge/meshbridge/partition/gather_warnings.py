@@ -32,10 +32,10 @@ def gathered_ops(module: ir.Module, passes: Collection[str]) -> list[str]:
     gathered = _marked(module)
     missing = [(step, effect) for step, effect in _REWRITING if step.name not in passes]
     hints = _hints(module, missing) if gathered and missing else {}
-    text = "has no sharding rule: its operands are gathered"
+    hint_of = {number: f"\n  hint: {hint}" for number, hint in hints.items()}
     return [
-        f"{source_location(op)}: warning: '{display_name(op)}' op {text}"
-        + (f"\n  hint: {hints[number]}" if number in hints else "")
+        f"{source_location(op)}: warning: '{display_name(op)}' op has no sharding rule: its operands are gathered"
+        + hint_of.get(number, "")
         for number, op in enumerate(gathered)
     ]
 
