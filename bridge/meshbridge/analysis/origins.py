@@ -168,8 +168,8 @@ class Phases:
         return is_marked
 
     def _visit(self, block: ir.Block, *, follows: bool = False) -> None:
-        """Records the operations of a block, last first. In a block with derivatives, an operation is before one if one depends on it,
-        also through values that a loop carries; in any other, if a derivative `follows` that depends on the block."""
+        """Records the operations of a block, last first. In a block with derivatives, an op is before one if one depends on
+        it, also through values that a loop carries; in others, all are if a derivative `follows` that depends on the block."""
         operations = [view.operation for view in block.operations]
         holding = [any(map(self._is_marked, _all(op))) for op in operations]
         needed: set[ir.Value] = set()
