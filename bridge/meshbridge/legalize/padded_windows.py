@@ -9,7 +9,7 @@ from itertools import count
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.ir.builder import shape_of
 from meshbridge.ir.elements import neutral
-from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.mlir import ancestors, ir, stablehlo
 from meshbridge.legalize.reads import Read, read_of
 from meshbridge.legalize.table import Legalizer, rewrites
 from meshbridge.ops import padded_selections
