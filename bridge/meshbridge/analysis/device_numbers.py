@@ -16,10 +16,7 @@ from meshbridge.dialect.ops import AllSliceOp
 from meshbridge.ir.digits import Numbers, axis_digits, group_index
 from meshbridge.ir.mlir import COMPARISONS, comparison_direction, ir
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
-from meshbridge.ir.uses import defining_op
-
-_DEPTH = 32
-"""The most consecutive operations to look through. Not measured: a bound on time and recursion."""
+from meshbridge.ir.uses import LOOK_THROUGH, defining_op
 
 _LARGEST = 2**31
 """Products of numbers below this are exact in 64 bits."""
@@ -32,7 +29,7 @@ class DeviceNumbers:
         self.mesh = mesh
         self._numbers: dict[ir.Value, Numbers | None] = {}
 
-    def of(self, value: ir.Value, depth: int = _DEPTH) -> Numbers | None:
+    def of(self, value: ir.Value, depth: int = LOOK_THROUGH) -> Numbers | None:
         """The integer or bit `value` on each device, by mesh position; None if it depends on more than the device's number."""
         if value in self._numbers:
             return self._numbers[value]

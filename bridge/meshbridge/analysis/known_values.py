@@ -21,7 +21,7 @@ import numpy as np
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.mlir import COMPARISONS, comparison_direction, ir
 from meshbridge.ir.registry import Registry
-from meshbridge.ir.uses import defining_op
+from meshbridge.ir.uses import LOOK_THROUGH, defining_op
 
 
 @dataclass(frozen=True)
@@ -56,16 +56,13 @@ class Constant:
 KnownValue = Splat | Iota | Constant | None
 """None if nothing is known."""
 
-_DEPTH = 32
-"""The most consecutive operations to look through. Not measured: a bound on time and recursion."""
-
 _LARGEST = 2**10
 """The most elements of a Constant computed from others: index vectors are shorter."""
 
 
 def known(value: ir.Value) -> KnownValue:
     """The statically known value of a tensor."""
-    return _Walk().known(value, _DEPTH)
+    return _Walk().known(value, LOOK_THROUGH)
 
 
 def is_splat(value: ir.Value, number: float) -> bool:

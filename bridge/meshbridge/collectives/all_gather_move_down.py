@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from meshbridge.collectives import min_cut, shard_ops
 from meshbridge.collectives.fold_collectives import is_shard, piece_of_gathered
-from meshbridge.collectives.gather_region import MOST, GatherRegion, ShardableOp
+from meshbridge.collectives.gather_region import GatherRegion, ShardableOp
 from meshbridge.collectives.rewriter import MeshRewriter, PatternPass, on, resize_uniform
 from meshbridge.dialect import build
 from meshbridge.dialect.ops import AllGatherOp, AllSliceOp
@@ -16,6 +16,7 @@ from meshbridge.ir.builder import Builder
 from meshbridge.ir.elements import is_bytewise, type_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
+from meshbridge.ir.uses import LOOK_THROUGH
 from meshbridge.ops.reductions import body_kind
 
 
@@ -55,7 +56,7 @@ def move_down(op: ir.Operation, rewriter: MeshRewriter) -> bool:
 def move_below(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """Moves the all-gathers that `op` reads below it, and below later operations."""
     gathers = [gather for value in op.operands if (gather := rewriter.collective(value, AllGatherOp, op))]
-    return any(_move(GatherRegion.after(gathers[0], op, rewriter, most)) for most in (MOST, 1))
+    return any(_move(GatherRegion.after(gathers[0], op, rewriter, most)) for most in (LOOK_THROUGH, 1))
 
 
 def _move(region: GatherRegion) -> bool:
@@ -121,7 +122,7 @@ def _cut(region: GatherRegion, order: Callable[[_Cost], int]) -> _Cut:
     graph, costs, slices = min_cut.FlowNetwork(), dict[ir.Value, _Cost](), dict[ir.Value, _Cost]()
     for value, step in region.steps.items():
         tail, head, weight = (
-            (value, min_cut.SINK, 1) if step.op.name in shard_ops.REARRANGING else (min_cut.SOURCE, value, 2 * MOST)
+            (value, min_cut.SINK, 1) if step.op.name in shard_ops.REARRANGING else (min_cut.SOURCE, value, 2 * LOOK_THROUGH)
         )
         graph.add(tail, head, weight)
     for value in (*region.gathers, *region.steps):

@@ -18,7 +18,7 @@ from meshbridge.ir.elements import resized, type_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
 from meshbridge.ir.sharding import DYNAMIC
-from meshbridge.ir.uses import defining_op
+from meshbridge.ir.uses import LOOK_THROUGH, defining_op
 from meshbridge.ops.dimensions import operand_dims
 
 
@@ -68,8 +68,6 @@ def slice_first(op: ir.Operation, rewriter: MeshRewriter) -> bool:
 
 
 _PASSED = ELEMENTWISE | {"stablehlo.transpose", "stablehlo.broadcast_in_dim"}
-_DEPTH = 8
-"""The number of operations in a row that a slice may pass, to bound the time. Not measured."""
 
 
 def _operand_dim(op: ir.Operation, dim: int) -> int | None:
@@ -77,7 +75,7 @@ def _operand_dim(op: ir.Operation, dim: int) -> int | None:
     return next((number for number in operand_dims(op, dim) or () if number is not None), None)
 
 
-def _leads_to_reduction(value: ir.Value, dim: int, piece: AllSliceOp, rewriter: MeshRewriter, depth: int = _DEPTH) -> bool:
+def _leads_to_reduction(value: ir.Value, dim: int, piece: AllSliceOp, rewriter: MeshRewriter, depth: int = LOOK_THROUGH) -> bool:
     """True if `value`, which has one use, comes from an all-reduce that a reduce-scatter along the slice's axes can replace, with
     dimension `dim`."""
     op = defining_op(value)
@@ -90,7 +88,7 @@ def _leads_to_reduction(value: ir.Value, dim: int, piece: AllSliceOp, rewriter: 
     return any(_leads_to_reduction(operand, operand_dim, piece, rewriter, depth - 1) for operand in op.operands)
 
 
-def _sliced(value: ir.Value, dim: int, piece: AllSliceOp, rewriter: MeshRewriter, depth: int = _DEPTH) -> ir.Value:
+def _sliced(value: ir.Value, dim: int, piece: AllSliceOp, rewriter: MeshRewriter, depth: int = LOOK_THROUGH) -> ir.Value:
     """`value` sliced along `dim`, as far up as the way leads to all-reduces."""
     op, builder = defining_op(value), Builder.before(piece.operation)
     if ir.RankedTensorType(value.type).rank == 0:

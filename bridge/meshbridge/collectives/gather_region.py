@@ -13,11 +13,8 @@ from meshbridge.dialect.ops import AllGatherOp, AllSliceOp
 from meshbridge.dialect.signature import group_size, shape_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
-from meshbridge.ir.uses import defining_op
+from meshbridge.ir.uses import LOOK_THROUGH, defining_op
 from meshbridge.ops.dimensions import BLOCKWISE, result_dim_of_blocks
-
-MOST = 64
-"""The number of operations that are considered after one all-gather, to bound the time. Not measured."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ class GatherRegion:
     "Loop-invariant values."
 
     @staticmethod
-    def after(gather: AllGatherOp, first: ir.Operation | None, rewriter: MeshRewriter, most: int = MOST) -> GatherRegion:
+    def after(gather: AllGatherOp, first: ir.Operation | None, rewriter: MeshRewriter, most: int = LOOK_THROUGH) -> GatherRegion:
         """The region after `gather`: `first`, then operations in breadth-first order."""
         region = GatherRegion(rewriter, gather.operation.block, rewriter.meshes[gather.mesh], gather.mesh_axes, most)
         if DYNAMIC in (region.count, *shape_of(gather.operation.results[0].type)):
@@ -107,7 +104,7 @@ class GatherRegion:
             op = defining_op(value := worklist.pop())
             if op is not None and op.name == AllGatherOp.OPERATION_NAME:
                 self.rewriter.adopt(value)
-            elif op is not None and op.name in BLOCKWISE and len(visited) < MOST:
+            elif op is not None and op.name in BLOCKWISE and len(visited) < LOOK_THROUGH:
                 worklist.extend(operands := [operand for operand in dict.fromkeys(op.operands) if operand not in visited])
                 visited.update(operands)
 

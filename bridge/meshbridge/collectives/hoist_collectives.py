@@ -8,7 +8,7 @@ from typing import ClassVar
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, ir, terminator, walk_all
 from meshbridge.ir.passes import Pass, register
-from meshbridge.ir.uses import block_of, defining_op
+from meshbridge.ir.uses import LOOK_THROUGH, block_of, defining_op
 from meshbridge.ops.traits import Trait, ops_with
 
 
@@ -95,9 +95,6 @@ _MOVABLE = LOCAL - {BARRIER}
 
 _LEAVING = _MOVABLE | _COLLECTIVES
 
-_MOST = 32
-"""The number of values that `is_invariant` visits, to bound the time. Not measured."""
-
 
 def is_invariant(value: ir.Value, block: ir.Block) -> bool:
     """True if `block` belongs to a loop, and `value` can be computed before it."""
@@ -114,7 +111,7 @@ def is_invariant(value: ir.Value, block: ir.Block) -> bool:
             if end.operands[number] != body.arguments[number]:
                 return False
         else:
-            if op.name not in _LEAVING or len(visited) > _MOST:
+            if op.name not in _LEAVING or len(visited) > LOOK_THROUGH:
                 return False
             worklist.extend(unvisited := set(op.operands) - visited)
             visited |= unvisited

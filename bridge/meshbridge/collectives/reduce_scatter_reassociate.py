@@ -17,6 +17,7 @@ from meshbridge.ir.elements import neutral, resized, type_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
 from meshbridge.ir.sharding import DYNAMIC
+from meshbridge.ir.uses import LOOK_THROUGH
 from meshbridge.ops.dimensions import result_dim_of_blocks
 from meshbridge.ops.reductions import body_kind
 
@@ -72,8 +73,6 @@ def reassociate(op: ir.Operation, rewriter: MeshRewriter) -> bool:
 
 
 _ARRANGING = frozenset(("stablehlo.reshape", "stablehlo.transpose"))
-_MOST_BETWEEN = 4
-"""The number of transposes and reshapes that a reduce-scatter may pass, to bound the time. Not measured."""
 
 
 def reduce_first(op: ir.Operation, rewriter: MeshRewriter) -> bool:
@@ -83,7 +82,7 @@ def reduce_first(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     value, dims, between = op.results[0], [scatter.scatter_axis], list[ir.Operation]()
     while True:
         users = rewriter.users(value)
-        if len(users) != 1 or (step := users[0]).block != op.block or len(between) > _MOST_BETWEEN:
+        if len(users) != 1 or (step := users[0]).block != op.block or len(between) > LOOK_THROUGH:
             return False
         if step.name == "stablehlo.reduce":
             break

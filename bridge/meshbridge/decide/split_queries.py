@@ -13,12 +13,10 @@ from meshbridge.decide.dimension_classes import NARROW, Dimension, classes_of
 from meshbridge.decide.graph import Graph, Node, Tensor
 from meshbridge.decide.refine import moved_tensor
 from meshbridge.ir.sharding import Axes
+from meshbridge.ir.uses import LOOK_THROUGH
 from meshbridge.ops.traits import Trait, ops_with
 
 _EXP = "stablehlo.exponential"
-_MOST = 64
-"""How many ops to follow back from keys. Not measured: a bound on time."""
-
 Producers = Mapping[int, Node]
 """Per tensor, the node that produces it."""
 
@@ -102,7 +100,7 @@ def _split_queries(graph: Graph, producers: Producers, product: Node, keys: int)
 
 def _splits(graph: Graph, producers: Producers, dimension: Dimension) -> Iterator[Axes]:
     """The split of a dimension, and then of the dimensions from which it is computed."""
-    for _ in range(_MOST):
+    for _ in range(LOOK_THROUGH):
         tensor, dim = dimension
         if tensor < 0:
             return

@@ -24,7 +24,7 @@ from meshbridge.ir.float_keys import is_orderable
 from meshbridge.ir.mlir import BARRIER, comparison_direction, find, ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import Axes
-from meshbridge.ir.uses import is_argument
+from meshbridge.ir.uses import LOOK_THROUGH, is_argument
 from meshbridge.ops.dimensions import REDUCE, RESHAPE, operand_dims, result_dim
 from meshbridge.ops.einsum import DOT
 from meshbridge.ops.elementwise import ELEMENTWISE
@@ -34,8 +34,6 @@ from meshbridge.ops.traits import Trait, has, ops_with
 _COMPARE, _SELECT = "stablehlo.compare", "stablehlo.select"
 _VIEWS = ops_with(Trait.SHAPING)
 _COLLECTIVES = (ops_with(Trait.REDUCING) & ops_with(Trait.GROUPED, dialect="mesh")) | {AllSliceOp.OPERATION_NAME}
-_MOST = 64
-"""The most operations that are visited for one maximum: a bound on time, not measured; a softmax has ten."""
 
 
 @register
@@ -119,7 +117,7 @@ class _MaximumRows:
             self._add(value, facts)
         if not self._add(self.view.operation.results[0], _facts_of_maximum(self.view)):
             return False
-        for _ in range(_MOST):
+        for _ in range(LOOK_THROUGH):
             if not self.differing:
                 return True
             position = heappop(self.worklist)

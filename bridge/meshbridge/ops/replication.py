@@ -32,7 +32,7 @@ from meshbridge.dialect.ops import (
 from meshbridge.dialect.signature import shape_of
 from meshbridge.ir.mlir import BARRIER, ir, terminator
 from meshbridge.ir.sharding import Axes
-from meshbridge.ir.uses import block_of, defining_op
+from meshbridge.ir.uses import LOOK_THROUGH, block_of, defining_op
 from meshbridge.ops.traits import Trait, ops_with
 
 _PASSED = ops_with(Trait.PURE) & ops_with(Trait.FUSIBLE, Trait.FREE, Trait.ALIASING)
@@ -48,9 +48,6 @@ _COLLECTIVES = (ops_with(Trait.COLLECTIVE, dialect="mesh") - ops_with(Trait.ROOT
 _DIVIDING = frozenset((AllSliceOp.OPERATION_NAME, ReduceScatterOp.OPERATION_NAME))
 _OF_DEVICES = frozenset(("stablehlo.partition_id", "stablehlo.replica_id"))
 _POSITIONS = frozenset((ProcessMultiIndexOp.OPERATION_NAME, ProcessLinearIndexOp.OPERATION_NAME))
-
-_LIMIT = 32
-"""The most values that `is_replicated` visits, to bound its time. Not measured."""
 
 _DEEP_LIMIT = 256
 """The same limit if it looks through loops: enough for the residual stream of many layers. Not measured."""
@@ -68,7 +65,7 @@ def is_replicated(value: ir.Value, mesh: str, axes: Axes, *, numbers: DeviceNumb
     visited, worklist = {value}, [value]
     while worklist:
         needed = _same_if(worklist.pop(), mesh, axes, numbers, deep=deep)
-        if needed is None or len(visited) > (_DEEP_LIMIT if deep else _LIMIT):
+        if needed is None or len(visited) > (_DEEP_LIMIT if deep else LOOK_THROUGH):
             return False
         worklist.extend(news := set(needed) - visited)
         visited |= news

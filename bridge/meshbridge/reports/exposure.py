@@ -12,12 +12,10 @@ from meshbridge.decide.dimension_classes import MOVING
 from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.ir.builder import op_of
 from meshbridge.ir.mlir import ir, main_function
-from meshbridge.ir.uses import is_argument
+from meshbridge.ir.uses import LOOK_THROUGH, is_argument
 from meshbridge.ops.elementwise import ELEMENTWISE
 
 _LOOP = "stablehlo.while"
-_VALUES = 200
-"""The most values that are visited for each argument and result: a bound on time, not measured."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ def _of_argument(argument: ir.Value, wire_bytes: Mapping[ir.Operation, float]) -
     """The collectives of the argument, and of what one operation computes from it."""
     exposed: dict[ir.Operation, float] = {}
     worklist, visited = [(argument, False)], {argument}
-    while worklist and len(visited) < _VALUES:
+    while worklist and len(visited) < LOOK_THROUGH:
         value, is_computed = worklist.pop()
         for use in value.uses:
             op = use.owner.operation
@@ -66,7 +64,7 @@ def _of_result(result: ir.Value, wire_bytes: Mapping[ir.Operation, float]) -> di
     """The collectives from which the result is computed elementwise."""
     exposed: dict[ir.Operation, float] = {}
     worklist, visited = [result], {result}
-    while worklist and len(visited) < _VALUES:
+    while worklist and len(visited) < LOOK_THROUGH:
         for value in _sources(worklist.pop(), wire_bytes, exposed):
             if value not in visited:
                 visited.add(value)
