@@ -16,9 +16,9 @@ from meshbridge.ops.linear import SCALE
 from meshbridge.ops.reductions import is_sum
 from meshbridge.overlap.attention.attention_gradients import AttentionGradients, GradientRing, part_of, reached_from
 from meshbridge.overlap.attention.balanced_ring import causal_dims, of_result
-from meshbridge.overlap.attention.block_trace import BlockWriter, Place, producer
+from meshbridge.overlap.attention.block_trace import BlockWriter, ValueDim, producer
 from meshbridge.overlap.attention.online_softmax import scores_of
-from meshbridge.overlap.attention.zigzag_layout import Half, Halves, QueryRows
+from meshbridge.overlap.attention.zigzag_layout import Half, QueryRows, ZigzagExchange
 
 _PASSED = (RESHAPE, TRANSPOSE, "stablehlo.convert", "stablehlo.negate", REDUCE)
 _ADD = "stablehlo.add"
@@ -26,62 +26,62 @@ _ADD = "stablehlo.add"
 
 @dataclass(frozen=True)
 class _Contraction:
-    """An operation that adds up over queries, of what is computed of exponentials."""
+    """An operation that sums over queries values computed from exponentials."""
 
     op: ir.Operation
     key: int
-    "The dimension of its result that runs over keys."
+    "The dimension of keys of its result."
     places: tuple[tuple[int | None, int | None], ...]
-    "The dimensions of each operand that run over queries and over keys."
+    "The dimensions of queries and of keys of each operand."
 
 
 @dataclass(frozen=True)
 class GradientQueries:
-    """Where the queries of a backward pass run along."""
+    """The dimensions of queries in a backward pass."""
 
     contractions: tuple[_Contraction, ...]
     sums: Mapping[ir.Operation, int]
-    "That dimension of the gradients of queries."
-    sources: tuple[Place, ...]
-    "What holds something for each query, and is read whole for any key."
+    "The dimension of queries of each gradient of queries."
+    sources: tuple[ValueDim, ...]
+    "Values with one element per query, which are read whole for any key."
 
 
-def causal_gradients(found: AttentionGradients) -> GradientQueries | None:
-    """The queries of a backward pass, if half of the scores of a device need not be computed."""
-    scores = scores_of(found.exponential, found.keys)[0]
-    dims = causal_dims(scores, found.keys, found.axis, found.count, own=True)
-    return next((queries for dim in dims if (queries := _queries(found, dim)) is not None), None)
+def causal_gradients(attention: AttentionGradients) -> GradientQueries | None:
+    """The queries of a backward pass, if a mask hides half of the scores of each device."""
+    scores = scores_of(attention.exponential, attention.keys)[0]
+    dims = causal_dims(scores, attention.keys, attention.axis, attention.count, own=True)
+    return next((queries for dim in dims if (queries := _queries(attention, dim)) is not None), None)
 
 
-def gradient_ring_of(found: AttentionGradients, *, balance: bool) -> type[GradientRing]:
-    """The kind of ring that a backward pass becomes: a balanced one if that is asked for and can be."""
-    return BalancedGradients if balance and causal_gradients(found) is not None else GradientRing
+def gradient_ring_of(attention: AttentionGradients, *, balance: bool) -> type[GradientRing]:
+    """The kind of ring for a backward pass: balanced if `balance` is set and it is possible."""
+    return BalancedGradients if balance and causal_gradients(attention) is not None else GradientRing
 
 
-def _queries(found: AttentionGradients, dim: int) -> GradientQueries | None:
-    """They run along dimension `dim` of the scores."""
-    sums = {each.op: each for each in found.ends.sums}
+def _queries(attention: AttentionGradients, dim: int) -> GradientQueries | None:
+    """The queries along dimension `dim` of the scores."""
+    sums = {reduction.op: reduction for reduction in attention.ends.sums}
     rows_of_sums: dict[ir.Operation, int] = {}
     contractions: dict[ir.Operation, _Contraction] = {}
-    reached = reached_from(found.home, found.ends)
-    inside = {result for op, _ in reached.moving for result in op.results}
-    rows = QueryRows(found.home, found.mesh.name, found.axis, inside)
-    seen: set[tuple[ir.Value, int, int]] = set()
-    waiting = [(found.exponential.results[0], dim, found.keys)]
-    while waiting:
-        value, row, key = waiting.pop()
-        if (value, row, key) in seen:
+    trace = reached_from(attention.home, attention.ends)
+    inside = {result for op, _ in trace.moving for result in op.results}
+    rows = QueryRows(attention.home, attention.mesh.name, attention.axis, inside)
+    visited: set[tuple[ir.Value, int, int]] = set()
+    worklist = [(attention.exponential.results[0], dim, attention.keys)]
+    while worklist:
+        value, row, key = worklist.pop()
+        if (value, row, key) in visited:
             continue
-        seen.add((value, row, key))
+        visited.add((value, row, key))
         for use in value.uses:
             op, side = use.owner.operation, use.operand_number
-            if op.block != found.home:
+            if op.block != attention.home:
                 continue
             if op in sums and side == sums[op].side:
-                made = of_result(sums[op], row)
-                if made is None or not rows.reach(value, row, key):
+                moved_dim = of_result(sums[op], row)
+                if moved_dim is None or not rows.trace(value, row, key):
                     return None
-                rows_of_sums[op] = made
+                rows_of_sums[op] = moved_dim
             elif _adds_over(op, side, row):
                 contraction = _contraction(op, side, row, key)
                 if contraction is not None:
@@ -89,20 +89,20 @@ def _queries(found: AttentionGradients, dim: int) -> GradientQueries | None:
             else:
                 along = result_dim(op, side, row), result_dim(op, side, key)
                 if along[0] is not None and along[1] is not None:
-                    waiting.append((op.results[0], along[0], along[1]))
-    used = [_contracted(end.op.operands[0], end.keys, contractions, found.home) for end in found.ends.partial]
-    if any(each is None for each in used) or rows_of_sums.keys() != sums.keys():
+                    worklist.append((op.results[0], along[0], along[1]))
+    used = [_contracted(end.op.operands[0], end.keys, contractions, attention.home) for end in attention.ends.partial]
+    if None in used or rows_of_sums.keys() != sums.keys():
         return None
-    chosen = tuple(contractions[op] for op in dict.fromkeys(op for each in used for op in each or ()))
-    for each in chosen:
-        for operand, (row_of, key_of) in zip(each.op.operands, each.places, strict=True):
-            if row_of is not None and not rows.reach(operand, row_of, key_of):
+    chosen = tuple(contractions[op] for op in dict.fromkeys(op for ops in used for op in ops or ()))
+    for contraction in chosen:
+        for operand, (row_of, key_of) in zip(contraction.op.operands, contraction.places, strict=True):
+            if row_of is not None and not rows.trace(operand, row_of, key_of):
                 return None
     return GradientQueries(chosen, rows_of_sums, tuple(rows.sources))
 
 
 def _adds_over(op: ir.Operation, side: int, dim: int) -> bool:
-    """Whether `op` adds up its operand `side` along `dim`, and perhaps along others."""
+    """True if `op` sums its operand `side` along `dim`, and perhaps along others."""
     if op.name == DOT:
         product = Einsum(op)
         return product.result_dim(product.loops[side][dim]) is None
@@ -110,20 +110,22 @@ def _adds_over(op: ir.Operation, side: int, dim: int) -> bool:
 
 
 def _contraction(op: ir.Operation, side: int, row: int, key: int) -> _Contraction | None:
-    made = result_dim(op, side, key)
-    if made is None:
+    key_dim = result_dim(op, side, key)
+    if key_dim is None:
         return None
     if op.name == REDUCE:
-        return _Contraction(op, made, ((row, key), (None, None)))
+        return _Contraction(op, key_dim, ((row, key), (None, None)))
     product = Einsum(op)
     loops = product.loops[side][row], product.loops[side][key]
-    return _Contraction(op, made, tuple((product.dim(each, loops[0]), product.dim(each, loops[1])) for each in (0, 1)))
+    return _Contraction(
+        op, key_dim, tuple((product.dim(operand, loops[0]), product.dim(operand, loops[1])) for operand in (0, 1))
+    )
 
 
 def _contracted(
     value: ir.Value, dim: int, contractions: Mapping[ir.Operation, _Contraction], home: ir.Block
 ) -> list[ir.Operation] | None:
-    """The contractions of which `value` is a linear function, its dimension `dim` running over keys; None where it is none."""
+    """The contractions of which `value` is a linear function, with keys along dimension `dim`; None if there are others."""
     op = producer(value, home)
     if op is None:
         return None
@@ -134,7 +136,7 @@ def _contracted(
         return None
     if op.name == _ADD:
         parts = [_contracted(operand, dim, contractions, home) for operand in op.operands]
-        return None if any(part is None for part in parts) else [each for part in parts for each in part or ()]
+        return None if any(part is None for part in parts) else [contraction for part in parts for contraction in part or ()]
     if op.name in SCALE and isinstance(known(op.operands[1]), Splat):
         return _contracted(op.operands[0], dim, contractions, home)
     if op.name not in _PASSED or along[0] is None:
@@ -146,110 +148,117 @@ def _contracted(
 
 @dataclass(frozen=True)
 class _HalfBlock:
-    """What half of the queries and half of a shard of keys contribute."""
+    """The contribution of half of the queries and half of a shard of keys."""
 
     partial: Mapping[ir.Operation, ir.Value]
     sums: Mapping[ir.Operation, ir.Value]
 
 
 class BalancedGradients(GradientRing):
-    """The steps of a backward pass under a causal mask, of halves as those of `BalancedRing`."""
+    """The steps of a backward pass under a causal mask, on halves as in `BalancedRing`."""
 
-    def __init__(self, found: AttentionGradients, travelling: Sequence[ir.Operation], emit: Builder) -> None:
-        super().__init__(found, travelling, emit)
-        queries = causal_gradients(found)
+    def __init__(self, attention: AttentionGradients, travelling: Sequence[ir.Operation], builder: Builder) -> None:
+        super().__init__(attention, travelling, builder)
+        queries = causal_gradients(attention)
         assert queries is not None
         self.queries = queries
-        size = shape_of(found.exponential.results[0])[found.keys] // (2 * found.count)
-        self.halves = Halves(emit, found.mesh, found.axis, size)
+        size = shape_of(attention.exponential.results[0])[attention.keys] // (2 * attention.count)
+        self.halves = ZigzagExchange(builder, attention.mesh, attention.axis, size)
         self.dims = [AllGatherOp(op).gather_axis for op in travelling]
 
     def run(self) -> dict[ir.Operation, ir.Value]:
-        """What each end gives."""
-        found, emit, halves = self.found, self.emit, self.halves
-        queries = halves.dealt(self.queries.sources)
-        dealt = halves.dealt([(op.operands[0], dim) for op, dim in zip(self.travelling, self.dims, strict=True)])
+        """The value of each end."""
+        attention, builder, halves = self.attention, self.builder, self.halves
+        queries = halves.exchanged(self.queries.sources)
+        dealt = halves.exchanged([(op.operands[0], dim) for op, dim in zip(self.travelling, self.dims, strict=True)])
         pairs = zip(dealt[0].parts, dealt[1].parts, self.dims, strict=True)
-        home = [emit.concatenate([first, last], dim) for first, last, dim in pairs]
+        home = [builder.concatenate([early, late], dim) for early, late, dim in pairs]
         shards, partial = home, dict[ir.Operation, ir.Value]()
         sums: tuple[Mapping[ir.Operation, ir.Value], ...] = ({}, {})
-        for step in range(found.count):
-            own = step == found.count - 1
+        for step in range(attention.count):
+            own = step == attention.count - 1
             if own:
                 shards = home
             else:
-                held = self.until({**partial, **sums[1]}, shards)
-                shards = [self.shifted(each, op) for each, op in zip(held, self.travelling, strict=True)]
-            keeper = emit.elementwise("remainder", emit.add(halves.device, found.count - 1 - step), found.count)
-            keys = halves.kept(keeper, shards, self.dims)
+                waited = self.until({**partial, **sums[1]}, shards)
+                shards = [self.shifted(value, op) for value, op in zip(waited, self.travelling, strict=True)]
+            keeper = builder.elementwise("remainder", builder.add(halves.device, attention.count - 1 - step), attention.count)
+            keys = halves.halves_of(keeper, shards, self.dims)
             parts, added = self._own(queries, keys) if own else self._other(keeper, queries, keys)
-            for each in found.ends.partial:
-                part = emit.concatenate([parts[0][each.op], parts[1][each.op]], each.keys)
-                partial[each.op] = emit.add(self.shifted(partial[each.op], each.op), part) if each.op in partial else part
-            sums = tuple(self._sum(before, more) for before, more in zip(sums, added, strict=True))
+            for value in attention.ends.partial:
+                part = builder.concatenate([parts[0][value.op], parts[1][value.op]], value.keys)
+                partial[value.op] = builder.add(self.shifted(partial[value.op], value.op), part) if value.op in partial else part
+            sums = tuple(self._sum(before, added_part) for before, added_part in zip(sums, added, strict=True))
         return self._returned(partial, *sums)
 
     def _own(
         self, queries: tuple[Half, Half], keys: tuple[Half, Half]
     ) -> tuple[tuple[Mapping[ir.Operation, ir.Value], ...], tuple[Mapping[ir.Operation, ir.Value], ...]]:
-        """Of the own keys: gradients of both halves of keys, and of both halves of queries."""
-        first, last, early = self._part(queries[1], keys[0]), self._part(queries[1], keys[1]), self._part(queries[0], keys[0])
-        return (self._sum(first.partial, early.partial), last.partial), (early.sums, self._sum(first.sums, last.sums))
+        """For the own keys: gradients of both halves of keys, and of both halves of queries."""
+        late_early, late_late, early_early = (
+            self._part(queries[1], keys[0]),
+            self._part(queries[1], keys[1]),
+            self._part(queries[0], keys[0]),
+        )
+        return (self._sum(late_early.partial, early_early.partial), late_late.partial), (
+            early_early.sums,
+            self._sum(late_early.sums, late_late.sums),
+        )
 
     def _other(
         self, keeper: ir.Value, queries: tuple[Half, Half], keys: tuple[Half, Half]
     ) -> tuple[tuple[Mapping[ir.Operation, ir.Value], ...], tuple[Mapping[ir.Operation, ir.Value], ...]]:
-        """Of those of another device."""
+        """The same for the keys of another device."""
         halves = self.halves
-        before = self.emit.compare("LT", keeper, halves.device)
+        before = self.builder.compare("LT", keeper, halves.device)
         always = self._part(queries[1], keys[0])
-        chosen = self._part(halves.chosen(before, *queries), halves.chosen(before, *keys))
-        partial, sums = (self._where(before, each) for each in (chosen.partial, chosen.sums))
+        chosen = self._part(halves.select(before, *queries), halves.select(before, *keys))
+        partial, sums = (self._where(before, values) for values in (chosen.partial, chosen.sums))
         return (self._sum(always.partial, partial[0]), partial[1]), (sums[0], self._sum(always.sums, sums[1]))
 
     def _where(
         self, condition: ir.Value, values: Mapping[ir.Operation, ir.Value]
     ) -> tuple[Mapping[ir.Operation, ir.Value], Mapping[ir.Operation, ir.Value]]:
-        """Where the condition holds, and where it does not; zeros elsewhere."""
-        emit = self.emit
-        zeros = {op: emit.splat(value.type, 0) for op, value in values.items()}
-        holds = {op: emit.select(condition, value, zeros[op]) for op, value in values.items()}
-        return holds, {op: emit.select(condition, zeros[op], value) for op, value in values.items()}
+        """The values where the condition holds, and where it does not, with zeros elsewhere."""
+        builder = self.builder
+        zeros = {op: builder.splat(value.type, 0) for op, value in values.items()}
+        holds = {op: builder.select(condition, value, zeros[op]) for op, value in values.items()}
+        return holds, {op: builder.select(condition, zeros[op], value) for op, value in values.items()}
 
     def _sum(
-        self, first: Mapping[ir.Operation, ir.Value], last: Mapping[ir.Operation, ir.Value]
+        self, totals: Mapping[ir.Operation, ir.Value], terms: Mapping[ir.Operation, ir.Value]
     ) -> Mapping[ir.Operation, ir.Value]:
-        return {op: self.emit.add(first[op], value) if op in first else value for op, value in last.items()}
+        return {op: self.builder.add(totals[op], value) if op in totals else value for op, value in terms.items()}
 
     def _part(self, queries: Half, keys: Half) -> _HalfBlock:
-        emit, found, halves = self.emit, self.found, self.halves
-        rows = halves.rows(found.home, self.queries.sources, queries)
-        moved = zip(self.travelling, self.dims, keys.parts, strict=True)
-        given = {(op.results[0], dim): part for op, dim, part in moved}
-        blocks = BlockWriter(emit, found.home, halves.start(keys), halves.size, given)
-        contracted = {(each.op.results[0], each.key): self._contracted(each, rows, blocks) for each in self.queries.contractions}
+        builder, attention, halves = self.builder, self.attention, self.halves
+        rows = halves.rows(attention.home, self.queries.sources, queries)
+        travelled = zip(self.travelling, self.dims, keys.parts, strict=True)
+        blocks_at = {(op.results[0], dim): part for op, dim, part in travelled}
+        blocks = BlockWriter(builder, attention.home, halves.start(keys), halves.size, blocks_at)
+        contracted = {(end.op.results[0], end.key): self._contracted(end, rows, blocks) for end in self.queries.contractions}
         inner = blocks.knowing(contracted)
         partial = {
-            each.op: emit.convert(inner.of(each.op.operands[0], each.keys), element_of(each.op.results[0]))
-            for each in found.ends.partial
+            end.op: builder.convert(inner.of(end.op.operands[0], end.keys), element_of(end.op.results[0]))
+            for end in attention.ends.partial
         }
         sums = {}
-        for each in found.ends.sums:
-            half = replace(each, op=op_of(rows.of(each.op.results[0], self.queries.sums[each.op])))
-            sums[each.op] = part_of(emit, half, blocks)
+        for end in attention.ends.sums:
+            half = replace(end, op=op_of(rows.of(end.op.results[0], self.queries.sums[end.op])))
+            sums[end.op] = part_of(builder, half, blocks)
         return _HalfBlock(partial, sums)
 
-    def _contracted(self, each: _Contraction, rows: BlockWriter, blocks: BlockWriter) -> ir.Value:
-        """What the rows and the block contribute to what adds up over queries."""
+    def _contracted(self, contraction: _Contraction, rows: BlockWriter, blocks: BlockWriter) -> ir.Value:
+        """The contribution of a block of queries and keys to a sum over queries."""
         operands = []
-        for operand, (row, key) in zip(each.op.operands, each.places, strict=True):
+        for operand, (row, key) in zip(contraction.op.operands, contraction.places, strict=True):
             value = operand if row is None else rows.of(operand, row)
             operands.append(value if key is None else blocks.of(value, key))
-        if each.op.name == REDUCE:
-            return self.emit.reduce(operands[0], operands[1], list(integers(each.op.attributes["dimensions"])), "add")
-        shape = shape_of(each.op.results[0])
-        shape[each.key] = self.halves.size
-        return self.emit.again(each.op, tensor(shape, element_of(each.op.results[0])), operands)
+        if contraction.op.name == REDUCE:
+            return self.builder.reduce(operands[0], operands[1], list(integers(contraction.op.attributes["dimensions"])), "add")
+        shape = shape_of(contraction.op.results[0])
+        shape[contraction.key] = self.halves.size
+        return self.builder.again(contraction.op, tensor(shape, element_of(contraction.op.results[0])), operands)
 
     def _returned(
         self,
@@ -257,14 +266,18 @@ class BalancedGradients(GradientRing):
         early: Mapping[ir.Operation, ir.Value],
         late: Mapping[ir.Operation, ir.Value],
     ) -> dict[ir.Operation, ir.Value]:
-        """Of the own keys and queries, as the ends give it."""
-        found, emit, halves = self.found, self.emit, self.halves
+        """The values of the ends, for the device's own keys and queries."""
+        attention, builder, halves = self.attention, self.builder, self.halves
         result = {}
         for op, value in early.items():
-            whole = halves.returned(value, late[op], self.queries.sums[op])
-            result[op] = emit.convert(whole, element_of(op.results[0]))
-        for each in found.ends.partial:
-            first, last = (emit.slice(partial[each.op], each.keys, at * halves.size, halves.size) for at in (0, 1))
-            whole = halves.returned(first, last, each.keys)
-            result[each.op] = each.of_own_keys(whole, found.mesh, found.axis, Builder(each.op.location, emit.ip))
+            whole = halves.sent_back(value, late[op], self.queries.sums[op])
+            result[op] = builder.convert(whole, element_of(op.results[0]))
+        for gradient in attention.ends.partial:
+            early_part, late_part = (
+                builder.slice(partial[gradient.op], gradient.keys, at * halves.size, halves.size) for at in (0, 1)
+            )
+            whole = halves.sent_back(early_part, late_part, gradient.keys)
+            result[gradient.op] = gradient.of_own_keys(
+                whole, attention.mesh, attention.axis, Builder(gradient.op.location, builder.ip)
+            )
         return result

@@ -19,46 +19,46 @@ from meshbridge.ops.dimensions import REDUCE, SLICE, operand_dims
 
 _SLICED = ("start_indices", "limit_indices", "strides")
 
-Place = tuple[ir.Value, int]
+ValueDim = tuple[ir.Value, int]
 """A value, and the dimension along which blocks of it are computed."""
 
 
 @dataclass
 class BlockTrace:
-    """What blocks of some values are computed of, in the block of operations `home`."""
+    """The values from which blocks of some values are computed, within the block of operations `home`."""
 
     home: ir.Block
     whole: frozenset[ir.Operation]
     "Gathers whose results are held."
     until: ir.Operation | None = None
-    "Behind which no blocks are there: what is read there, but for a reduction of blocks, is held."
+    "The last operation that reads blocks: values with later readers, except reductions, are held."
     moving: dict[tuple[ir.Operation, int], frozenset[ir.Operation]] = field(default_factory=dict)
-    "By operations and the dimension of their results along which blocks are computed, the gathers for which blocks move."
+    "By operation and dimension of its result, the gathers whose shards its blocks need."
     read: set[ir.Value] = field(default_factory=set)
-    "What is held, and read in part or whole."
+    "Held values that are read in part or whole."
 
-    _sources: dict[Place, list[Place]] = field(default_factory=dict)
-    "By what has been reached, that of which its blocks are computed."
-    _found: dict[Place, frozenset[ir.Operation]] = field(default_factory=dict)
+    _sources: dict[ValueDim, list[ValueDim]] = field(default_factory=dict)
+    "By traced value and dimension, the operands from which its blocks are computed."
+    _found: dict[ValueDim, frozenset[ir.Operation]] = field(default_factory=dict)
 
-    def reach(self, value: ir.Value, dim: int) -> frozenset[ir.Operation]:
-        """The gathers for which blocks of `value` along `dim` need blocks to move."""
-        waiting = [(value, dim)]
-        while waiting:  # what is read comes first; unrolled layers are deeper than Python's stack
-            place = waiting[-1]
+    def trace(self, value: ir.Value, dim: int) -> frozenset[ir.Operation]:
+        """The gathers whose shards blocks of `value` along `dim` need."""
+        worklist = [(value, dim)]
+        while worklist:  # operands come first; unrolled layers are deeper than Python's stack
+            place = worklist[-1]
             if place not in self._sources:
                 self._sources[place] = self._read_of(*place)
-                waiting += [each for each in reversed(self._sources[place]) if each not in self._sources]
-            elif waiting.pop() not in self._found:
+                worklist += [source for source in reversed(self._sources[place]) if source not in self._sources]
+            elif worklist.pop() not in self._found:
                 self._settle(*place)
         return self._found[value, dim]
 
     def moves(self, value: ir.Value, dim: int) -> bool:
-        """Whether blocks of `value` along `dim` have been reached, and need blocks to move."""
+        """True if blocks of `value` along `dim` have been traced, and need shards of gathers."""
         return bool(self._found.get((value, dim)))
 
-    def _read_of(self, value: ir.Value, dim: int) -> list[Place]:
-        """What a block is computed of, block by block; what is read otherwise is noted."""
+    def _read_of(self, value: ir.Value, dim: int) -> list[ValueDim]:
+        """The operands from which a block is computed block by block; records the other operands."""
         op = producer(value, self.home)
         if op is not None and self._moves(op, dim):
             return []
@@ -67,32 +67,32 @@ class BlockTrace:
             self.read.add(value)
             return []
         sides = list(zip(op.operands, along, strict=bool(along)))
-        self.read.update(operand for operand, each in sides if each is None)
-        return [(operand, each) for operand, each in sides if each is not None]
+        self.read.update(operand for operand, operand_dim in sides if operand_dim is None)
+        return [(operand, operand_dim) for operand, operand_dim in sides if operand_dim is not None]
 
     def _moves(self, op: ir.Operation, dim: int) -> bool:
         return op.name == AllGatherOp.OPERATION_NAME and op not in self.whole and AllGatherOp(op).gather_axis == dim
 
     def _outlives(self, value: ir.Value) -> bool:
-        """Whether something reads all of a value where no blocks are there any more."""
+        """True if a later operation reads the whole value."""
         until = self.until
         if until is None:
             return False
         users = (use.owner.operation for use in value.uses)
-        return any(each.block == self.home and each.name != REDUCE and until.is_before_in_block(each) for each in users)
+        return any(user.block == self.home and user.name != REDUCE and until.is_before_in_block(user) for user in users)
 
     def _settle(self, value: ir.Value, dim: int) -> None:
-        found = frozenset[ir.Operation]().union(*(self._found[each] for each in self._sources[value, dim]))
+        gathers = frozenset[ir.Operation]().union(*(self._found[source] for source in self._sources[value, dim]))
         op = producer(value, self.home)
         if op is not None and self._moves(op, dim):
-            found = frozenset([op])
-        if op is not None and found:
-            self.moving[op, dim] = found
-        self._found[value, dim] = found
+            gathers = frozenset([op])
+        if op is not None and gathers:
+            self.moving[op, dim] = gathers
+        self._found[value, dim] = gathers
 
 
 def producer(value: ir.Value, home: ir.Block) -> ir.Operation | None:
-    """The operation of the block `home` that gives `value`."""
+    """The operation of the block `home` that computes `value`."""
     op = defining_op(value)
     return op if op is not None and op.block == home else None
 
@@ -101,29 +101,29 @@ def producer(value: ir.Value, home: ir.Block) -> ir.Operation | None:
 class BlockWriter:
     """Writes the block of `size` entries from `start` on of any value."""
 
-    emit: Builder
+    builder: Builder
     home: ir.Block
     start: ir.Value | int
     size: int
-    given: Mapping[tuple[ir.Value, int], ir.Value]
-    "BlockWriter that are there, by the value and the dimension."
+    known_blocks: Mapping[tuple[ir.Value, int], ir.Value]
+    "Existing blocks, by value and dimension."
     _made: dict[tuple[ir.Value, int], ir.Value] = field(default_factory=dict)
 
-    def knowing(self, given: Mapping[tuple[ir.Value, int], ir.Value]) -> BlockWriter:
-        """The same block, of which more is there."""
-        return replace(self, given={**self.given, **given})
+    def knowing(self, known_blocks: Mapping[tuple[ir.Value, int], ir.Value]) -> BlockWriter:
+        """The same writer with more existing blocks."""
+        return replace(self, known_blocks={**self.known_blocks, **known_blocks})
 
     def of(self, value: ir.Value, dim: int) -> ir.Value:
         """The block of `value` along `dim`."""
         key = (value, dim)
-        if key in self.given:
-            return self.given[key]
+        if key in self.known_blocks:
+            return self.known_blocks[key]
         if key not in self._made:
             self._made[key] = self._make(value, dim)
         return self._made[key]
 
     def whole(self, value: ir.Value) -> ir.Value:
-        """What a block reads of `value` that no dimension of the block runs along: all of it."""
+        """The value that a block reads of an operand without the block's dimension: all of it."""
         return value
 
     def _make(self, value: ir.Value, dim: int) -> ir.Value:
@@ -137,30 +137,32 @@ class BlockWriter:
         if not along:
             return self._known(op, type_, dim)
         sides = zip(op.operands, along, strict=True)
-        operands = [self.whole(operand) if each is None else self.of(operand, each) for operand, each in sides]
+        operands = [
+            self.whole(operand) if operand_dim is None else self.of(operand, operand_dim) for operand, operand_dim in sides
+        ]
         if op.name == SLICE:
-            starts, limits, strides = (list(integers(op.attributes[each])) for each in _SLICED)
+            starts, limits, strides = (list(integers(op.attributes[operand_dim])) for operand_dim in _SLICED)
             limits[dim] = self.size
-            return self.emit.cut(operands[0], starts, limits, strides)
+            return self.builder.cut(operands[0], starts, limits, strides)
         if op.name == REDUCE:
             combiner = op.regions[0].blocks[0].operations[0].operation.name.removeprefix("stablehlo.")
-            at = Builder(op.location, self.emit.ip)
+            at = Builder(op.location, self.builder.ip)
             return at.reduce(operands[0], operands[1], list(integers(op.attributes["dimensions"])), combiner)
-        return self.emit.again(op, type_, operands)
+        return self.builder.again(op, type_, operands)
 
     def _known(self, op: ir.Operation, type_: ir.RankedTensorType, dim: int) -> ir.Value:
-        """Of an iota or of one number."""
-        found = known(op.results[0])
-        if isinstance(found, Splat):
-            return self.emit.constant(type_, ir.DenseElementsAttr.get_splat(type_, found.element))
-        counted = self.emit.again(op, type_, [])
+        """The block of an iota or a splat."""
+        constant = known(op.results[0])
+        if isinstance(constant, Splat):
+            return self.builder.constant(type_, ir.DenseElementsAttr.get_splat(type_, constant.element))
+        counted = self.builder.again(op, type_, [])
         if ir.IntegerAttr(op.attributes["iota_dimension"]).value != dim:
             return counted
         if isinstance(self.start, int):
-            return self.emit.add(counted, self.start)
-        return self.emit.add(counted, self.emit.convert(self.start, type_.element_type))
+            return self.builder.add(counted, self.start)
+        return self.builder.add(counted, self.builder.convert(self.start, type_.element_type))
 
     def _cut(self, value: ir.Value, dim: int) -> ir.Value:
         if isinstance(self.start, int):
-            return self.emit.slice(value, dim, self.start, self.size)
-        return self.emit.dynamic_slice(value, dim, self.start, self.size)
+            return self.builder.slice(value, dim, self.start, self.size)
+        return self.builder.dynamic_slice(value, dim, self.start, self.size)

@@ -1,4 +1,4 @@
-"""Which blocks of scores a mask hides entirely: interval arithmetic on the positions that the mask compares."""
+"""Finds blocks of scores that a mask hides entirely, by interval arithmetic on the compared positions."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from meshbridge.ops.einsum import DOT
 from meshbridge.ops.traits import Trait, has, ops_with
 
 Numbers = Any
-"""Arrays of integers, which broadcast against one another."""
+"""Broadcastable arrays of integers."""
 
 _IOTA = "stablehlo.iota"
 _SELECT = "stablehlo.select"
 _CONVERT = "stablehlo.convert"
 _MASKED = ops_with(Trait.SHAPING) | {_CONVERT, _SELECT}
-"""What stands between scores and what is masked of them."""
+"""Operations between a mask and the masked scores."""
 
 _HIDDEN = -1e9
-"""A score that is replaced by so little has no weight beside one that is not: exp(-1e9 - x) is 0 where x is a product."""
+"""A score that is replaced by this has no weight beside another one: exp(-1e9 - x) is 0 for a product x."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """The least and the largest that a value is within each block."""
+    """The minimum and maximum of a value within each block."""
 
     low: Numbers
     high: Numbers
 
     @staticmethod
     def of(number: Numbers) -> Range:
-        """Of values that are known."""
+        """The range of known values."""
         return Range(number, number)
 
 
 _ANY = Range(np.int64(0), np.int64(1))
-"""Of a mask of which nothing is known."""
+"""The range of an unknown mask."""
 
 
 def _products(a: Range, b: Range) -> Range:
-    found = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
-    low, high = found[0], found[0]
-    for each in found[1:]:
-        low, high = np.minimum(low, each), np.maximum(high, each)
+    products = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+    low, high = products[0], products[0]
+    for product in products[1:]:
+        low, high = np.minimum(low, product), np.maximum(high, product)
     return Range(low, high)
 
 
@@ -92,24 +92,24 @@ _COMPARED: dict[str, Callable[[Range, Range], Range]] = {
 
 @dataclass(frozen=True)
 class BlockPositions:
-    """What devices along an axis of the mesh, queries and keys have as numbers, block by block."""
+    """The positions of devices along a mesh axis, of queries and of keys, block by block."""
 
     axis: int
     device: Numbers
     row: Range
-    "Of queries, among those of the device."
+    "Queries of the device."
     column: Range
-    "Of keys, among all."
+    "Keys, globally."
 
     def of(self, value: ir.Value, row: int | None, column: int | None) -> Range | None:
-        """`value`, of which dimension `row` runs over queries and `column` over keys, if any do; None where nothing is known."""
+        """The range of `value`, whose dimension `row` is queries and `column` keys, if given; None if unknown."""
         element = ir.RankedTensorType(value.type).element_type
         if not isinstance(element, ir.IntegerType):
             return None
-        found = self._computed(value, row, column)
+        numbers = self._computed(value, row, column)
         if element.width == 1:
-            return found or _ANY
-        return found if found is not None and _fits(found, element) else None
+            return numbers or _ANY
+        return numbers if numbers is not None and _fits(numbers, element) else None
 
     def _computed(self, value: ir.Value, row: int | None, column: int | None) -> Range | None:
         if is_argument(value):
@@ -124,12 +124,12 @@ class BlockPositions:
         if op.name == AllSliceOp.OPERATION_NAME:
             return self._of_slice(op, row, column)
         along = [_along(op, dim) for dim in (row, column)]
-        if any(each is None for each in along):
+        if any(dims is None for dims in along):
             return None
-        return self._of_operands(op, *(each or () for each in along))
+        return self._of_operands(op, *(dims or () for dims in along))
 
     def _of_slice(self, op: ir.Operation, row: int | None, column: int | None) -> Range | None:
-        """Of a device's piece, along the axis of the mesh, of what all devices have."""
+        """The range of a device's slice along the mesh axis."""
         view = AllSliceOp(op)
         dim = view.slice_axis
         if list(view.mesh_axes) != [self.axis] or dim == column or row not in (None, dim):
@@ -149,77 +149,78 @@ class BlockPositions:
             compute = _OF_MASKS.get(op.name) if mask and op.name != _SELECT else _COMPUTED.get(op.name)
         if compute is None:
             return None
-        found = [self.of(*each) for each in zip(op.operands, rows, columns, strict=True)]
-        return None if any(each is None for each in found) else compute(*found)
+        ranges = [self.of(*entry) for entry in zip(op.operands, rows, columns, strict=True)]
+        return None if any(entry is None for entry in ranges) else compute(*ranges)
 
 
 def _along(op: ir.Operation, dim: int | None) -> tuple[int | None, ...] | None:
     return (None,) * len(op.operands) if dim is None else operand_dims(op, dim)
 
 
-def _fits(found: Range, element: ir.IntegerType) -> bool:
-    """Whether numbers are of a type, so that none of them has wrapped around."""
+def _fits(numbers: Range, element: ir.IntegerType) -> bool:
+    """True if numbers fit into a type, so that none has wrapped around."""
     low, high = (0, element.width) if element.is_unsigned else (-(1 << element.width - 1), element.width - 1)
-    return bool(np.min(found.low) >= low and np.max(found.high) < 1 << high)
+    return bool(np.min(numbers.low) >= low and np.max(numbers.high) < 1 << high)
 
 
 @dataclass(frozen=True)
 class _ScoreMask:
-    """Scores that are replaced by a number."""
+    """Scores that a number replaces under a condition."""
 
     condition: ir.Value
     row: int | None
     column: int | None
     keeps: bool
-    "Whether what fulfils the condition is kept; else the rest."
+    "True if scores that fulfil the condition are kept, False if the others are."
     number: float
 
 
 def hides_later_keys(scores: ir.Value, row: int, column: int, axis: int, count: int, *, own: bool) -> bool:
-    """Whether no half of a device's queries sees a key of a later half. Dimension `row` of scores runs over the queries of one of
-    `count` devices along an axis of the mesh, and `column` over all keys.
+    """True if no half of a device's queries sees a key of a later half. Dimension `row` of scores has the queries of one of
+    `count` devices along a mesh axis, and `column` has all keys.
 
-    With `own`, whether every query sees its own key, too. What is hidden has no weight: it is -inf, or so little that a score
-    beside it, which every query has of its own key, is infinitely more; where something but products is added up in scores, that
-    cannot be told.
+    With `own`, every query must also see its own key. A hidden score has no weight: it is -inf, or negligible beside the score of
+    the query's own key; the latter cannot be shown if scores contain sums other than products.
     """
-    found = list(_masks(scores, row, column))
-    masks, (kept, *_) = (
-        [each for each in found if isinstance(each, _ScoreMask)],
-        [each for each in found if isinstance(each, ir.Value)],
+    links = list(_masks(scores, row, column))
+    masks, (unmasked, *_) = (
+        [mask for mask in links if isinstance(mask, _ScoreMask)],
+        [mask for mask in links if isinstance(mask, ir.Value)],
     )
     size = shape_of(scores)[row] // 2
     half = np.arange(2 * count)
-    first, numbers = size * (half % 2)[:, None], size * half[None]
-    blocks = BlockPositions(axis, (half // 2)[:, None], Range(first, first + size - 1), Range(numbers, numbers + size - 1))
+    first_rows, numbers = size * (half % 2)[:, None], size * half[None]
+    blocks = BlockPositions(
+        axis, (half // 2)[:, None], Range(first_rows, first_rows + size - 1), Range(numbers, numbers + size - 1)
+    )
     hidden = np.zeros((2 * count, 2 * count), bool)
-    for each in masks:
-        held = blocks.of(each.condition, each.row, each.column) or _ANY
-        hidden |= np.broadcast_to(held.high == 0 if each.keeps else held.low == 1, hidden.shape)
+    for mask in masks:
+        values = blocks.of(mask.condition, mask.row, mask.column) or _ANY
+        hidden |= np.broadcast_to(values.high == 0 if mask.keeps else values.low == 1, hidden.shape)
     if not hidden[np.triu_indices(2 * count, 1)].all():
         return False
-    infinite = all(each.number == -inf for each in masks)
+    infinite = all(mask.number == -inf for mask in masks)
     if infinite and not own:
         return True
     key = np.arange(2 * size * count)
     alike = BlockPositions(axis, key // (2 * size), Range.of(key % (2 * size)), Range.of(key))
-    seen = all(_keeps_all(alike.of(each.condition, each.row, each.column) or _ANY, each) for each in masks)
-    return seen and (infinite or _is_of_products(kept))
+    sees_own = all(_keeps_all(alike.of(mask.condition, mask.row, mask.column) or _ANY, mask) for mask in masks)
+    return sees_own and (infinite or _is_of_products(unmasked))
 
 
-def _keeps_all(held: Range, mask: _ScoreMask) -> bool:
-    return bool(np.all(held.low == 1) if mask.keeps else np.all(held.high == 0))
+def _keeps_all(values: Range, mask: _ScoreMask) -> bool:
+    return bool(np.all(values.low == 1) if mask.keeps else np.all(values.high == 0))
 
 
 def _masks(scores: ir.Value, row: int | None, column: int | None) -> Iterator[_ScoreMask | ir.Value]:
-    """The masks of scores, and what is masked."""
+    """The masks of scores, then the masked value."""
     value = scores
     while not is_argument(value):
         op = op_of(value)
         along = [_along(op, dim) for dim in (row, column)]
-        if any(each is None for each in along) or op.name not in _MASKED:
+        if any(dims is None for dims in along) or op.name not in _MASKED:
             break
-        rows, columns = (each or () for each in along)
+        rows, columns = (dims or () for dims in along)
         side = 0
         if op.name == _SELECT:
             fills = [_number(operand) for operand in op.operands[1:]]
@@ -232,14 +233,14 @@ def _masks(scores: ir.Value, row: int | None, column: int | None) -> Iterator[_S
 
 
 def _number(value: ir.Value) -> float:
-    """The number that every element is, perhaps one that is converted; infinite where nothing says so."""
+    """The number that all elements are, perhaps converted; infinite if unknown."""
     value = look_through(value, (_CONVERT, BROADCAST))
-    found = known(value)
-    return float(found.number) if isinstance(found, Splat) and isinstance(found.number, int | float) else inf
+    constant = known(value)
+    return float(constant.number) if isinstance(constant, Splat) and isinstance(constant.number, int | float) else inf
 
 
 def _is_of_products(value: ir.Value) -> bool:
-    """Whether `value` is computed of products and numbers alone, by what adds nothing up."""
+    """True if `value` is computed from products and constants without further sums."""
     if is_argument(value):
         return False
     op = op_of(value)

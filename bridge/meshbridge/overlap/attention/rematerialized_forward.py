@@ -15,38 +15,38 @@ from meshbridge.overlap.attention.online_softmax import OnlineSoftmax, maxima_ov
 
 @dataclass(frozen=True)
 class RematerializedForward:
-    """Copies of what sums over keys read, and what they are copies of."""
+    """Copies of the operations that sums over keys read, and their originals."""
 
     copies: Mapping[ir.Value, ir.Value]
     readers: tuple[tuple[ir.Operation, tuple[ir.Value, ...]], ...]
-    "The sums and maxima that read copies, and their operands before."
+    "The sums and maxima that read copies, with their original operands."
 
     @staticmethod
     def of(exponential: ir.Operation, keys: int, sums: Sequence[LinearReduction]) -> RematerializedForward:
-        """Lets the `sums`, and the maxima over keys before them, read copies of all that is computed key by key."""
-        reached = BlockTrace(exponential.block, frozenset())
-        reached.reach(exponential.results[0], keys)
-        maxima = [op for op, _ in maxima_over_keys(reached)]
+        """Makes the `sums`, and the maxima over keys before them, read copies of all operations that are computed key by key."""
+        trace = BlockTrace(exponential.block, frozenset())
+        trace.trace(exponential.results[0], keys)
+        maxima = [op for op, _ in maxima_over_keys(trace)]
         for value, dim in sources_of(sums):
-            reached.reach(value, dim)
+            trace.trace(value, dim)
         copies: dict[ir.Value, ir.Value] = {}
-        for op in in_program_order({op for op, _ in reached.moving}):
+        for op in in_program_order({op for op, _ in trace.moving}):
             copy = op.clone(ip=ir.InsertionPoint(op))
             _read(copy.operation, [copies.get(value, value) for value in op.operands])
             copies[op.results[0]] = copy.operation.results[0]
         readers = []
-        for op in (*maxima, *(each.op for each in sums)):
-            before = tuple(op.operands)
-            _read(op, [copies.get(value, value) for value in before])
-            readers.append((op, before))
+        for op in (*maxima, *(reduction.op for reduction in sums)):
+            operands = tuple(op.operands)
+            _read(op, [copies.get(value, value) for value in operands])
+            readers.append((op, operands))
         return RematerializedForward(copies, tuple(readers))
 
     def softmax(self, exponential: ir.Operation, keys: int, mesh: Mesh) -> OnlineSoftmax | None:
-        """What the copies are as a ring, if they can be one."""
+        """The copies as a softmax that can be a ring, if possible."""
         return online_softmax(op_of(self.copies[exponential.results[0]]), keys, {mesh.name: mesh}, max(mesh.shape))
 
     def undo(self) -> None:
-        """Drops the copies."""
+        """Erases the copies."""
         for op, before in self.readers:
             _read(op, before)
         for copy in reversed([*self.copies.values()]):

@@ -11,12 +11,12 @@ from meshbridge.ops.reductions import body_kind
 from meshbridge.ops.traits import Trait, ops_with
 
 _REPEATABLE = ops_with(Trait.PURE, Trait.COLLECTIVE) | {AllSliceOp.OPERATION_NAME}
-"""Operations that give the same of the same operands."""
+"""Operations that compute the same from the same operands."""
 
 
 @dataclass
 class ValueNumbering:
-    """Numbers the values of a block of operations: those of one number are equal, by the operations that give them."""
+    """Numbers the values of a block: equal numbers mean equal values."""
 
     home: ir.Block
     _numbers: dict[ir.Value, int] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class ValueNumbering:
             self._count(view.operation)
 
     def number(self, value: ir.Value) -> int:
-        """Of what stands outside of the block as well."""
+        """The number of a value, which may be defined outside of the block."""
         if value not in self._numbers:
             self._numbers[value] = len(self._numbers)
             self._first[self._numbers[value]] = value

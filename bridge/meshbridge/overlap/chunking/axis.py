@@ -1,8 +1,7 @@
-"""Rows of values: along which dimension of each operand and result of an operation they run, by its sharding rule.
+"""The axis along which an operation can be computed in chunks: its dimension in each operand and result, by the sharding rule.
 
-A dimension of rows is `outer` stretches, each of which is divided into as many pieces: a piece of what an all-gather gives along
-the dimension that it gathers is a piece of every shard. An operation works on a piece as on all rows if the pieces of what it
-reads and gives are those of one of its loops.
+The axis consists of `outer` segments, each of which is divided into chunks: a chunk of an all-gather along the axis is a chunk of
+every shard. An operation can be computed in chunks if the chunks of its operands and results are chunks of one of its loops.
 """
 
 from __future__ import annotations
@@ -23,77 +22,79 @@ from meshbridge.ops.spmd import SPMD_LOWERINGS
 from meshbridge.ops.traits import Trait, ops_with
 
 _SIZES = {"stablehlo.slice": "limit_indices", "stablehlo.dynamic_slice": "slice_sizes"}
-"""Attributes that hold the size of every dimension, of operations that read all of a dimension of rows."""
+"""By operation, the attribute with the size of every dimension; these read all of a chunked dimension."""
 _ONLY_TYPES = ops_with(Trait.STRIDED) | {"stablehlo.concatenate", REDUCE}
-"""Operations that have an SPMD lowering, of which nothing but types changes along dimensions that they do not cut."""
+"""Operations with an SPMD lowering of which only types change along dimensions that they do not slice."""
 _SUMMING = frozenset((DOT, REDUCE))
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The dimension of a value that rows run along."""
+class ChunkAxis:
+    """The dimension of a value along the chunked axis."""
 
     dim: int
     outer: int = 1
-    "How many stretches of it have a share of every piece."
+    "The number of its segments that have a share of every chunk."
 
 
 @dataclass(frozen=True)
-class Carried:
-    """The rows of an operation's operands and results; None of those that have nothing for each row."""
+class ChunkedOp:
+    """The chunked axis in an operation's operands and results; None in those that do not have it."""
 
-    operands: tuple[Rows | None, ...]
-    results: tuple[Rows | None, ...]
+    operands: tuple[ChunkAxis | None, ...]
+    results: tuple[ChunkAxis | None, ...]
     summed: str = ""
-    "How what is computed of pieces is joined to a result that has no rows, by the name of a reduction."
+    "The reduction that combines chunks to a result without the axis; empty if there is none."
 
 
-def carry(interface: Interface, op: ir.Operation, value: ir.Value, rows: Rows, pieces: int) -> Carried | None:
-    """How `op` works on so many pieces of its operand or result `value`; None where pieces of rows are not all that it needs."""
-    if op.name in OPERATION_NAMES and (moved := _moved(op, value, rows, pieces)) is not None:
-        return moved
+def chunk_op(interface: Interface, op: ir.Operation, value: ir.Value, rows: ChunkAxis, pieces: int) -> ChunkedOp | None:
+    """How `op` works on chunks of its operand or result `value`; None if it cannot."""
+    if op.name in OPERATION_NAMES and (carried_by_collective := _moved(op, value, rows, pieces)) is not None:
+        return carried_by_collective
     rule = interface.rule(op)
     if not rule.has_rule or not _keeps_attributes(op):
         return None
     sides = list(zip((*op.operands, *op.results), (*rule.operands, *rule.results), strict=True))
-    own = next(dims for each, dims in sides if each == value)
-    found = _stretch(own[rows.dim], rows.outer, rule, pieces)
-    if found is None or any(exchange.loop == found[0] for exchange in rule.exchanges):
+    own = next(dims for end, dims in sides if end == value)
+    loop_and_outer = _stretch(own[rows.dim], rows.outer, rule, pieces)
+    if loop_and_outer is None or any(exchange.loop == loop_and_outer[0] for exchange in rule.exchanges):
         return None
-    loop, outer = found
-    if not all(_covers(each, dims, rule, loop) for each, dims in sides):
+    loop, outer = loop_and_outer
+    if not all(_covers(end, dims, rule, loop) for end, dims in sides):
         return None
     operands = tuple(_along(dims, loop, outer, rule) for dims in rule.operands)
     results = tuple(_along(dims, loop, outer, rule) for dims in rule.results)
     return _summed(op, rule.loops[loop].reduction, operands, results)
 
 
-def _summed(op: ir.Operation, kind: str, operands: tuple[Rows | None, ...], results: tuple[Rows | None, ...]) -> Carried | None:
+def _summed(
+    op: ir.Operation, kind: str, operands: tuple[ChunkAxis | None, ...], results: tuple[ChunkAxis | None, ...]
+) -> ChunkedOp | None:
     if not kind:
-        return Carried(operands, results) if None not in results else None
+        return ChunkedOp(operands, results) if None not in results else None
     if op.name not in _SUMMING or len(results) > 1 or results[0] is not None:
         return None
     starts = op.operands[1] if op.name == REDUCE else None
     if starts is not None and not is_splat(starts, neutral(kind, element_of(starts))):
         return None
-    return Carried(operands, results, kind)
+    return ChunkedOp(operands, results, kind)
 
 
-def _moved(op: ir.Operation, value: ir.Value, rows: Rows, pieces: int) -> Carried | None:
-    """Of a collective that puts shards together along rows, or takes them apart: a piece of each."""
+def _moved(op: ir.Operation, value: ir.Value, rows: ChunkAxis, pieces: int) -> ChunkedOp | None:
+    """The same for a collective that concatenates or splits shards along the axis."""
     if len(op.operands) != 1 or len(op.results) != 1:
         return None
-    before, after = (shape_of(each) for each in (op.operands[0], op.results[0]))
-    if len(before) != len(after) or before[rows.dim] == after[rows.dim]:
+    operand_shape, result_shape = (shape_of(end) for end in (op.operands[0], op.results[0]))
+    if len(operand_shape) != len(result_shape) or operand_shape[rows.dim] == result_shape[rows.dim]:
         return None
-    smaller, larger = sorted((before[rows.dim], after[rows.dim]))
-    count, rest = divmod(larger, smaller)
+    smaller, larger = sorted((operand_shape[rows.dim], result_shape[rows.dim]))
+    count, remainder = divmod(larger, smaller)
     is_larger = shape_of(value)[rows.dim] == larger
     outer, uneven = divmod(rows.outer, count) if is_larger else (rows.outer, 0)
-    if rest or uneven or smaller % (outer * pieces):
+    if remainder or uneven or smaller % (outer * pieces):
         return None
-    few, many = Rows(rows.dim, outer), Rows(rows.dim, outer * count)
-    return Carried((few,), (many,)) if before[rows.dim] == smaller else Carried((many,), (few,))
+    few, many = ChunkAxis(rows.dim, outer), ChunkAxis(rows.dim, outer * count)
+    return ChunkedOp((few,), (many,)) if operand_shape[rows.dim] == smaller else ChunkedOp((many,), (few,))
 
 
 def _keeps_attributes(op: ir.Operation) -> bool:
@@ -103,9 +104,9 @@ def _keeps_attributes(op: ir.Operation) -> bool:
 
 
 def _covers(value: ir.Value, dims: Dims, rule: ShardingRule, loop: int) -> bool:
-    """Whether the loop runs along one dimension of the value at the most, of which every element is an iteration."""
+    """True if the loop runs along at most one dimension of the value, with one element per iteration."""
     along = [(size, loops) for size, loops in zip(_static_shape(value), dims, strict=False) if loop in loops]
-    return len(along) < 2 and all(prod(rule.loops[each].size for each in loops) == size for size, loops in along)
+    return len(along) < 2 and all(prod(rule.loops[factor].size for factor in loops) == size for size, loops in along)
 
 
 def _static_shape(value: ir.Value) -> list[int]:
@@ -113,36 +114,36 @@ def _static_shape(value: ir.Value) -> list[int]:
 
 
 def _stretch(loops: tuple[int, ...], outer: int, rule: ShardingRule, pieces: int) -> tuple[int, int] | None:
-    """The loop of a dimension that pieces divide, and into how many stretches its iterations fall."""
-    before = 1
+    """The loop of a dimension that chunks divide, and the number of its segments."""
+    major_size = 1
     for loop in loops:
         size = rule.loops[loop].size
-        if outer % before == 0 and size % (outer // before * pieces) == 0:
-            return loop, outer // before
-        before *= size
+        if outer % major_size == 0 and size % (outer // major_size * pieces) == 0:
+            return loop, outer // major_size
+        major_size *= size
     return None
 
 
-def _along(dims: Dims, loop: int, outer: int, rule: ShardingRule) -> Rows | None:
-    """The rows of a tensor with these loops."""
+def _along(dims: Dims, loop: int, outer: int, rule: ShardingRule) -> ChunkAxis | None:
+    """The axis in a tensor with these loops."""
     for dim, loops in enumerate(dims):
         if loop in loops:
-            before = loops[: loops.index(loop)]
-            return Rows(dim, outer * prod(rule.loops[each].size for each in before))
+            major = loops[: loops.index(loop)]
+            return ChunkAxis(dim, outer * prod(rule.loops[factor].size for factor in major))
     return None
 
 
-def on_piece(emit: Builder, op: ir.Operation, operands: list[ir.Value], carried: Carried, pieces: int) -> ir.Operation:
-    """`op` on one piece of its operands."""
-    made = op.clone(ip=emit.ip)
+def op_on_chunk(builder: Builder, op: ir.Operation, operands: list[ir.Value], carried: ChunkedOp, pieces: int) -> ir.Operation:
+    """`op` on one chunk of its operands."""
+    copy = op.clone(ip=builder.ip)
     for number, operand in enumerate(operands):
-        made.operands[number] = operand
-    for result, rows in zip(made.results, carried.results, strict=True):
+        copy.operands[number] = operand
+    for result, rows in zip(copy.results, carried.results, strict=True):
         if rows is not None:
             result.set_type(resized(ir.RankedTensorType(result.type), rows.dim, divide=pieces))
     rows = carried.results[0]
     if op.name in _SIZES and rows is not None:
         sizes = [*integers(op.attributes[_SIZES[op.name]])]
         sizes[rows.dim] //= pieces
-        made.attributes[_SIZES[op.name]] = integers_attr(sizes)
-    return made
+        copy.attributes[_SIZES[op.name]] = integers_attr(sizes)
+    return copy

@@ -1,9 +1,10 @@
-"""`rows-in-pieces`: computes what stands between collectives in pieces of rows, and sends one while it computes another."""
+"""`rows-in-pieces`: computes segments between collectives in chunks, so that the communication of one overlaps with the
+computation of another."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
@@ -17,17 +18,17 @@ from meshbridge.ir.passes import Pass, register
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.overlap.chunking.region import OPENING, Segment, Segments
 from meshbridge.overlap.chunking.schedule import rewrite
-from meshbridge.overlap.costed import Trial, keep_faster
+from meshbridge.overlap.trial_rewrites import Trial, disjoint, keep_faster
 from meshbridge.read.formats import copy_module
 
 KINDS = 8
-"""How many kinds of segments are tried, those first that save most alone: each trial predicts a whole step."""
+"""The number of kinds of segments that are tried, largest gains first: each trial predicts a whole step."""
 
 
 @register
 @dataclass(frozen=True)
 class RowsInPieces(Pass):
-    """Has what stands between collectives work on rows piece by piece: a piece is gathered, multiplied and summed beside another.
+    """Computes segments between collectives in chunks of rows, each of which is gathered, multiplied and reduced beside another.
 
     Input:   %0 = mesh.all_gather %x on @m mesh_axes = [0] gather_axis = 0 : tensor<4x8xf32> -> tensor<8x8xf32>
              %1 = stablehlo.dot_general %0, %w ... : (tensor<8x8xf32>, tensor<8x6xf32>) -> tensor<8x6xf32>
@@ -42,34 +43,34 @@ class RowsInPieces(Pass):
              %4 = mesh.reduce_scatter ... : tensor<4x8xf32> -> tensor<2x8xf32>
              and %4 = stablehlo.concatenate of what both give
 
-    A segment begins with all-gathers and all-to-alls, and holds what works on their rows as on any piece of them, by the sharding
-    rules, up to reductions and all-to-alls of as many bytes, of which there has to be one. Rows are a dimension that some product
-    does not contract; one that a collective gathers or scatters has pieces of each shard. What is read besides is sliced if it
-    has something for each row. Where rows end, results are joined: a sum over rows, as of the gradients of weights, is added up
-    over pieces in the type of the program, which rounds once more. As many bytes in more collectives.
+    A segment starts at all-gathers and all-to-alls, contains the operations that work on chunks of their rows, by the sharding
+    rules, and ends at reductions and all-to-alls of as many bytes, at least one. Rows are a dimension that some product does not
+    contract; if a collective gathers or scatters it, a chunk has a part of each shard. Other operands are sliced if they have
+    that dimension. At the end, results are concatenated; a sum over rows, such as the gradient of a weight, is summed over chunks
+    in its own type, which rounds once more. As many bytes are sent in more collectives.
 
-    What does not divide evenly stays, and so does a segment of which something large is read outside. Whatever reads rows in
-    another way reads them joined, and is outside.
+    A segment stays if it does not divide evenly, or if large intermediate results are read outside of it. Operations that cannot
+    work on chunks read concatenated results.
     """
 
     name: ClassVar[str] = "rows-in-pieces"
     target: CompileTarget | None = None
-    "The device whose predicted step is to become shorter; without one all that can be is divided."
+    "The device whose predicted step is shortened; without one every possible segment is divided."
     pieces: int = 2
-    "Into how many pieces rows are divided."
+    "The number of chunks."
     least: int = 128
-    "Elements of a piece along a divided dimension that is one of the two minor ones: those of a tile of a TPU."
+    "The minimum size of a chunk along one of the two minor dimensions: a tile of a TPU."
 
     def run(self, module: ir.Module) -> bool:
         with module.context, ir.Location.unknown(module.context):
             if self.target is None:
-                chosen = _apart(ways[0] for ways in self._ways(module))
+                chosen = disjoint(ways[0] for ways in self._ways(module))
                 rewrite(chosen)
                 return bool(chosen)
             return self._divide_what_pays(module, self.target)
 
     def _ways(self, module: ir.Module) -> Iterator[list[Segment]]:
-        """For each collective that a segment can begin with, the segments."""
+        """For each collective at which a segment can start, its segments."""
         blocks: dict[ir.Block, Segments] = {}
         for op in find(module.operation, OPENING):
             if op.block not in blocks:
@@ -78,8 +79,7 @@ class RowsInPieces(Pass):
                 yield ways
 
     def _divide_what_pays(self, module: ir.Module, target: CompileTarget) -> bool:
-        """Divides each kind of segments with which the predicted step is shorter than without it. Raises MeshError for a target
-        that is no device."""
+        """Divides each kind of segments that shortens the predicted step. Raises MeshError for a target without a device."""
         target.check_device()
         price = _Price(module, target)
         by_kind: dict[object, list[Segment]] = {}
@@ -90,35 +90,24 @@ class RowsInPieces(Pass):
                 if gain > 0:
                     by_kind.setdefault(way.kind, []).append(way)
                     gains[way.kind] += gain
-        except MeshError:  # nothing says what pays; the report says what its prediction stumbles over
+        except MeshError:  # no step can be predicted; the report says why
             return False
         most = sorted(gains, key=lambda kind: -gains[kind])[:KINDS]
         return bool(most) and keep_faster(module, target, [partial(_divided, module, by_kind[kind]) for kind in most])
 
 
 def _divided(module: ir.Module, segments: Sequence[Segment], before: Trial) -> Iterator[Trial]:
-    """A copy of `module` in which these segments are divided, and those divided before that share no operations with them."""
-    divided = _apart([*segments, *cast("tuple[Segment, ...]", before.rewritten)])
+    """A copy of `module` with these segments divided, and earlier ones that share no operations with them."""
+    divided = disjoint([*segments, *cast("tuple[Segment, ...]", before.rewritten)])
     copy = copy_module(module)
     copies = dict(zip(walk_all(module), walk_all(copy), strict=True))
     rewrite(segment.among(copies) for segment in divided)
     yield Trial(copy, tuple(divided))
 
 
-def _apart(segments: Iterable[Segment]) -> list[Segment]:
-    """Those that divide nothing which one before them divides."""
-    taken: set[ir.Operation] = set()
-    found = []
-    for each in segments:
-        if taken.isdisjoint(each.ops):
-            taken.update(each.ops)
-            found.append(each)
-    return found
-
-
 @dataclass
 class _Price:
-    """What segments take by themselves on a machine."""
+    """The gain of dividing a single segment."""
 
     module: ir.Module
     target: CompileTarget
@@ -129,7 +118,7 @@ class _Price:
         return step_seconds(module, self.target)
 
     def gain(self, segment: Segment) -> float:
-        """Seconds by which a segment is shorter in pieces, if nothing else runs beside it."""
+        """The seconds that dividing a segment saves if nothing else runs beside it."""
         if segment.kind not in self.gains:
             whole, divided = (self.step(_alone(self.module, segment, in_pieces)) for in_pieces in (False, True))
             self.gains[segment.kind] = whole - divided
@@ -137,7 +126,7 @@ class _Price:
 
 
 def _alone(module: ir.Module, segment: Segment, in_pieces: bool) -> ir.Module:
-    """A program that computes nothing but a segment."""
+    """A program that only computes a segment."""
     alone = ir.Module.create()
     for declared in mesh_ops(module.body):
         declared.operation.clone(ip=ir.InsertionPoint(alone.body))
@@ -145,8 +134,8 @@ def _alone(module: ir.Module, segment: Segment, in_pieces: bool) -> ir.Module:
     attributes = {"sym_name": ir.StringAttr.get("main"), "function_type": ir.TypeAttr.get(types)}
     function = Builder(ir.Location.unknown(), ir.InsertionPoint(alone.body)).op("func.func", [], [], attributes, regions=1)
     block = function.regions[0].blocks.append(*types.inputs, arg_locs=[ir.Location.unknown()] * len(types.inputs))
-    emit = Builder(ir.Location.unknown(), ir.InsertionPoint(block))
-    given = dict(zip(segment.incoming, block.arguments, strict=True))
-    made = segment.write(emit, given) if in_pieces else segment.again(emit, given)
-    emit.op("func.return", [], [made[value] for value in segment.outgoing])
+    builder = Builder(ir.Location.unknown(), ir.InsertionPoint(block))
+    arguments = dict(zip(segment.incoming, block.arguments, strict=True))
+    results = segment.write(builder, arguments) if in_pieces else segment.again(builder, arguments)
+    builder.op("func.return", [], [results[value] for value in segment.outgoing])
     return alone

@@ -1,4 +1,4 @@
-"""`prefetch-gathers`: collective pipelining: gathers what an iteration would wait for during the iteration before."""
+"""`prefetch-gathers`: collective pipelining: gathers operands of an iteration during the previous one."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from meshbridge.ops.traits import Trait, ops_with
 from meshbridge.overlap.loops.peeled_loops import peel, peelable
 
 HIDDEN_ASIDE = 2**26
-"""Bytes below which a value is gathered ahead on the SparseCores of a TPU, where gathers run one after the other. Values of up to
-34 MB make the loops of a llama shorter by XLA:TPU for 64 v5p; one of 117 MB costs 2 % of the cycles of an MLP. In between nothing
-was measured."""
+"""Values below this many bytes are prefetched on the SparseCores of a TPU, where gathers run one after the other. Values of up to
+34 MB shorten the loops of a llama by XLA:TPU for 64 v5p; one of 117 MB costs 2 % of the cycles of an MLP. Nothing in between was
+measured."""
 
 
 @register
 @dataclass(frozen=True)
 class PrefetchGathers(Pass):
-    """Gathers what the first products of an iteration read, such as a layer's parameters, during the iteration before.
+    """Gathers the operands of the first products of an iteration, such as a layer's parameters, during the previous iteration.
 
     Input:   %0:2 = stablehlo.while(%i = 0, %x = %a) {                    // while %i < 8
                %shard = stablehlo.dynamic_slice %w, %i, ...
@@ -44,25 +44,26 @@ class PrefetchGathers(Pass):
              }
              the last trip, with %0#2 for %1
 
-    As many bytes and collectives as before. The barrier has the gather wait for the product that reads its predecessor: from then
-    on that one's memory is free, so that nothing is copied, and what the trip computes after it runs meanwhile. So only one
-    product may read what is gathered, and it must wait for no other product of its trip: gathers of later ones have those to hide
-    behind. What is gathered is computed of the loop's counter and of what does not change in it, and the loop's text says how
-    often it runs. The shard waits, not the counter: XLA:GPU evaluates what loops compute of counters, and fails at a barrier.
+    Bytes and collectives do not change. A barrier makes the gather wait for the product that reads its predecessor: the
+    predecessor's memory is free from then on, so nothing is copied, and the rest of the iteration overlaps with the gather.
+    Therefore only one product may read the gathered value, and no other product of the iteration may precede it: gathers of later
+    products overlap with earlier ones anyway. The gathered value depends only on the loop's counter and on loop-invariant values,
+    and the trip count is known. The shard waits, not the counter, because XLA:GPU evaluates functions of counters, and fails at a
+    barrier.
 
     With `again`, the last iteration is not peeled, and gathers the last shard a second time: XLA:TPU clears the stacks that a
-    loop fills if an iteration stands after the loop.
+    loop fills if an iteration follows the loop.
     """
 
     name: ClassVar[str] = "prefetch-gathers"
     least: int = 2**20
-    "Bytes of what is gathered from which on it is worth a copy of the loop's body. Not measured."
+    "The minimum bytes of a gathered value that are worth a copy of the loop's body. Not measured."
     most: int = 2**29
-    "Bytes that a loop may hold more for what is gathered ahead, in all. A bound on memory, not a measurement."
+    "The maximum bytes of all prefetched values of a loop. A bound on memory, not a measurement."
     again: bool = False
     "Whether the last iteration stays in the loop and gathers a second time. Without it, the last iteration is peeled."
     largest: float = inf
-    "Bytes of a value from which on it is gathered in its own trip."
+    "Bytes from which on a value is not prefetched."
 
     def run(self, module: ir.Module) -> bool:
         with module.context:
@@ -80,8 +81,8 @@ _MADE_AHEAD = LOCAL | _GATHERING
 
 
 @dataclass(frozen=True)
-class _Gathered:
-    """A value of a loop's body that `product` alone reads, and the shards that it is gathered of."""
+class _PrefetchedGather:
+    """A value of a loop's body whose only reader is `product`, and its shards."""
 
     value: ir.Value
     shards: tuple[ir.Value, ...]
@@ -90,13 +91,13 @@ class _Gathered:
 
 @dataclass(frozen=True)
 class _PipelinedLoop:
-    """A loop, and what is to be gathered a trip ahead, in the order in which products read it."""
+    """A loop, and the values to prefetch, in the order in which products read them."""
 
     op: ir.Operation
     counting: CountedLoop
-    gathered: tuple[_Gathered, ...]
+    gathered: tuple[_PrefetchedGather, ...]
     again: bool = False
-    "Whether the last iteration stays in the loop, and gathers what no iteration reads. Without it, it is peeled."
+    "Whether the last iteration stays in the loop, and gathers unused values. Without it, it is peeled."
 
     @property
     def body(self) -> ir.Block:
@@ -105,95 +106,95 @@ class _PipelinedLoop:
 
     @staticmethod
     def of(op: ir.Operation, limits: PrefetchGathers) -> _PipelinedLoop | None:
-        """None where nothing is to be gathered ahead."""
+        """The pipelined loop; None if nothing can be prefetched."""
         if (counted := peelable(op)) is None:
             return None
-        taken: list[_Gathered] = []
-        left: float = limits.most
-        for each in _first_read(op, counted.counter):
-            size = tensor_bytes(each.value)
-            if limits.least <= size < limits.largest and size <= left:
-                taken.append(each)
-                left -= size
-        return _PipelinedLoop(op, counted, tuple(taken), limits.again) if taken else None
+        chosen: list[_PrefetchedGather] = []
+        budget: float = limits.most
+        for gathered in _first_read(op, counted.counter):
+            size = tensor_bytes(gathered.value)
+            if limits.least <= size < limits.largest and size <= budget:
+                chosen.append(gathered)
+                budget -= size
+        return _PipelinedLoop(op, counted, tuple(chosen), limits.again) if chosen else None
 
 
-def _first_read(loop: ir.Operation, counter: int) -> Iterable[_Gathered]:
-    """What the first products of a trip read that is gathered of what is known before it."""
+def _first_read(loop: ir.Operation, counter: int) -> Iterable[_PrefetchedGather]:
+    """The gathered operands of the first products of an iteration that are known before it."""
     body = loop.regions[1].blocks[0]
     early = {*carried_unchanged(loop, body), body.arguments[counter]}
     varying: set[ir.Value] = {argument for argument in body.arguments if argument not in early}
     late: set[ir.Value] = set()
-    "Of what varies, that which waits for a product of the trip."
+    "Values that depend on a product of the iteration."
     gathered: dict[ir.Value, tuple[ir.Value, ...]] = {}
-    "What is gathered of what does not vary: its shards, none if anything on the way from them has several readers."
+    "By gathered value, its shards; none if a value on the way from them has several readers."
     for op in (view.operation for view in body.operations):
         if op.name in CONTRACTIONS and late.isdisjoint(op.operands):
             read = [operand for operand in op.operands if gathered.get(operand) and has_one_use(operand)]
-            yield from (_Gathered(value, gathered[value], op) for value in read)
+            yield from (_PrefetchedGather(value, gathered[value], op) for value in read)
         for result in op.results:
             sources = _sources(result)
-            before = [value for value in sources if value in gathered]
+            ahead_sources = [value for value in sources if value in gathered]
             if op.name in CONTRACTIONS | REGION_OPS or not late.isdisjoint(sources):
                 late.add(result)
             if op.name not in _MADE_AHEAD or not varying.isdisjoint(sources):
                 varying.add(result)
-            elif not before and op.name in _GATHERING:
+            elif not ahead_sources and op.name in _GATHERING:
                 gathered[result] = tuple(sources)
-            elif before:
-                alone = all(gathered[value] and has_one_use(value) for value in before)
-                gathered[result] = tuple(shard for value in before for shard in gathered[value]) if alone else ()
+            elif ahead_sources:
+                alone = all(gathered[value] and has_one_use(value) for value in ahead_sources)
+                gathered[result] = tuple(shard for value in ahead_sources for shard in gathered[value]) if alone else ()
 
 
 def _sources(value: ir.Value) -> Sequence[ir.Value]:
-    """What the operation that gives `value` computes it of: a barrier hands on each operand as it is."""
+    """The operands from which the operation computes `value`: a barrier passes on each operand."""
     op = op_of(value)
     return [op.operands[ir.OpResult(value).result_number]] if op.name == BARRIER else list(op.operands)
 
 
 def _pipeline(loop: _PipelinedLoop) -> None:
-    """Carries what is gathered ahead from trip to trip. The last iteration gathers again, or is peeled."""
-    values = [each.value for each in loop.gathered]
-    before = _Ahead(loop.body, dict(enumerate(loop.op.operands)), Builder.before(loop.op))
-    first = [before.made(value) for value in values]
-    wider = _with_carried(loop.op, first)
-    body = wider.regions[1].blocks[0]
-    count = len(body.arguments) - len(first)
+    """Carries prefetched values from iteration to iteration. The last iteration gathers again, or is peeled."""
+    values = [gathered.value for gathered in loop.gathered]
+    first_trip = _NextIteration(loop.body, dict(enumerate(loop.op.operands)), Builder.before(loop.op))
+    initial = [first_trip.made(value) for value in values]
+    sum_type = _with_carried(loop.op, initial)
+    body = sum_type.regions[1].blocks[0]
+    count = len(body.arguments) - len(initial)
     for value, carried in zip(values, list(body.arguments)[count:], strict=True):
         value.replace_all_uses_with(carried)
-    last_trip = [] if loop.again else peel(wider, loop.counting)
+    last_trip = [] if loop.again else peel(sum_type, loop.counting)
     end = list(body.operations)[-1].operation
     product = loop.gathered[-1].product
-    emit = Builder.after(product)
-    counter = emit.add(body.arguments[loop.counting.counter], loop.counting.values.wrapped(loop.counting.values.step))
-    ahead = _Ahead(body, {loop.counting.counter: counter}, emit)
-    ahead.hold([shard for each in loop.gathered for shard in each.shards], product.results[0])
-    made = [ahead.made(value) for value in values]
-    for number, value in enumerate(made):
+    builder = Builder.after(product)
+    counter = builder.add(body.arguments[loop.counting.counter], loop.counting.values.wrapped(loop.counting.values.step))
+    ahead = _NextIteration(body, {loop.counting.counter: counter}, builder)
+    ahead.hold([shard for gathered in loop.gathered for shard in gathered.shards], product.results[0])
+    following = [ahead.made(value) for value in values]
+    for number, value in enumerate(following):
         end.operands[count + number] = value
-    # What shards were computed and gathered by where they are gathered ahead.
+    # The computation of shards and gathers in the iteration that now receives them.
     for operations in (last_trip, [view.operation for view in body.operations]):
         erase_dead(op for op in operations if op.name in _MADE_AHEAD)
 
 
 @dataclass
-class _Ahead:
+class _NextIteration:
     """Computes values of the block `body` for other `arguments`, by number."""
 
     body: ir.Block
     arguments: Mapping[int, ir.Value]
-    emit: Builder
+    builder: Builder
     _made: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     def hold(self, values: Sequence[ir.Value], until: ir.Value) -> None:
-        """Makes `values` anew, for whom reads them once `until` is there."""
+        """Computes `values` and delays their readers until `until` exists."""
         values = list(dict.fromkeys(values))
-        held = [*map(self.made, values), until]
-        barrier = self.emit.op(BARRIER, [value.type for value in held], held)
+        waited = [*map(self.made, values), until]
+        barrier = self.builder.op(BARRIER, [value.type for value in waited], waited)
         self._made |= dict(zip(values, barrier.results, strict=False))
 
     def made(self, value: ir.Value) -> ir.Value:
-        """`value` anew; itself if it stands outside of the body or does not change in it."""
+        """A copy of `value`; the value itself if it is loop-invariant or defined outside."""
         if value not in self._made:
             self._made[value] = self._make(value)
         return self._made[value]
@@ -204,26 +205,26 @@ class _Ahead:
         if is_argument(value):
             return self.arguments.get(ir.BlockArgument(value).arg_number, value)
         op, sources = op_of(value), [self.made(source) for source in _sources(value)]
-        return sources[0] if op.name == BARRIER else self.emit.again(op, value.type, sources)
+        return sources[0] if op.name == BARRIER else self.builder.again(op, value.type, sources)
 
 
-def _with_carried(loop: ir.Operation, more: Sequence[ir.Value]) -> ir.Operation:
-    """`loop`, which goes, with more carried values, that start as `more` and stay as they are."""
-    types = [value.type for value in more]
-    wider = Builder.before(loop).create(
-        loop.name, [*(result.type for result in loop.results), *types], [*loop.operands, *more], dict(loop.attributes.items()), 2
+def _with_carried(loop: ir.Operation, added: Sequence[ir.Value]) -> ir.Operation:
+    """Replaces `loop` by one with further carried values, which start as `added` and do not change."""
+    types = [value.type for value in added]
+    sum_type = Builder.before(loop).create(
+        loop.name, [*(result.type for result in loop.results), *types], [*loop.operands, *added], dict(loop.attributes.items()), 2
     )
-    for narrow, wide in zip(loop.regions, wider.regions, strict=True):
+    for narrow, wide_region in zip(loop.regions, sum_type.regions, strict=True):
         block = narrow.blocks[0]
-        block.append_to(wide)
+        block.append_to(wide_region)
         for type_ in types:
             block.add_argument(type_, loop.location)
-    for result, new in zip(loop.results, wider.results, strict=False):
-        result.replace_all_uses_with(new)
+    for result, wide_result in zip(loop.results, sum_type.results, strict=False):
+        result.replace_all_uses_with(wide_result)
     loop.erase()
-    body = wider.regions[1].blocks[0]
+    body = sum_type.regions[1].blocks[0]
     end = list(body.operations)[-1].operation
-    handed_on = [*end.operands, *list(body.arguments)[-len(more) :]]
+    handed_on = [*end.operands, *list(body.arguments)[-len(added) :]]
     Builder.before(end).op(end.name, [], handed_on)
     end.erase()
-    return wider
+    return sum_type

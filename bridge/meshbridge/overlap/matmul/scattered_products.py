@@ -12,7 +12,7 @@ from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import DYNAMIC
 from meshbridge.ir.uses import defining_op, erase_dead, has_one_use
 from meshbridge.ops.einsum import DOT, Einsum
-from meshbridge.overlap.matmul.travelling_sums import Cut, Scatter
+from meshbridge.overlap.matmul.ring_reductions import Cut, Scatter
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class ScatteredProducts:
 
     @cached_property
     def products(self) -> tuple[Einsum, ...]:
-        """Those that are added up."""
+        """The summed products."""
         return tuple(Einsum(op) for op in _summands(self.scatter.partial) or ())
 
     @property
     def operations(self) -> tuple[ir.Operation, ...]:
-        """What is divided."""
+        """The collective and the products."""
         return (self.scatter.op, *(product.op for product in self.products))
 
     def gain(self, prices: OverlapCosts) -> float:
@@ -40,13 +40,13 @@ class ScatteredProducts:
         block = prices.memory_seconds(self.scatter.partial) / count
         read = sum(self._read(product, side, prices) for product in self.products for side in (0, 1))
         step = max(computing / count, read + block)
-        # Two halves in each step, of which all but the first are added to what has come: two are read and one is written.
+        # Each step adds two halves to received ones, except the first: two are read and one is written.
         launches = 2 * (len(self.products) + 1) * count * prices.kernel_launch
         adding = (3 * (count - 1) + 2) * block + launches
         operands = dict.fromkeys(value for product in self.products for value in product.op.operands)
-        made = sum(map(prices.materialization_seconds, operands))
+        materialized = sum(map(prices.materialization_seconds, operands))
         copied = sum(map(prices.relayout_seconds, dict.fromkeys(self._cut_along_last())))
-        return prices.gain_of_stepwise_reduction(self.scatter.op, computing, step, count) - adding - made - copied
+        return prices.gain_of_stepwise_reduction(self.scatter.op, computing, step, count) - adding - materialized - copied
 
     def _cut_along_last(self) -> Iterator[ir.Value]:
         """The operands of which blocks are taken along their last dimension."""
@@ -56,22 +56,22 @@ class ScatteredProducts:
                     yield operand
 
     def _read(self, product: Einsum, side: int, prices: OverlapCosts) -> float:
-        """Seconds in which both halves of a step read an operand: a block of it where it has blocks, once where it has halves."""
+        """Seconds in which both halves of a step read an operand: a block of it if it has blocks, once if it has halves."""
         blocks, halves = (product.result_loops[dim] in product.loops[side] for dim in (self.scatter.dim, self.halved))
         return prices.memory_seconds(product.op.operands[side]) * (1 if halves else 2) / (self.scatter.count if blocks else 1)
 
     def rewrite(self) -> None:
-        """Writes the steps, and drops what they replace."""
+        """Replaces the collective and the products by the steps of a ring."""
         replaced = [*_sums(self.scatter.partial)]
-        self.scatter.travel(self.halved, _cut)
+        self.scatter.write_ring(self.halved, _cut)
         erase_dead(reversed(replaced))
 
 
-def _cut(emit: Builder, value: ir.Value, wanted: Cut) -> ir.Value:
+def _cut(builder: Builder, value: ir.Value, wanted: Cut) -> ir.Value:
     """A part of a product, or of a sum of products."""
     op = op_of(value)
     if op.name != DOT:
-        return emit.add(*(_cut(emit, operand, wanted) for operand in op.operands))
+        return builder.add(*(_cut(builder, operand, wanted) for operand in op.operands))
     product = Einsum(op)
     operands = list(op.operands)
     for dim, (start, size) in wanted.items():
@@ -81,14 +81,14 @@ def _cut(emit: Builder, value: ir.Value, wanted: Cut) -> ir.Value:
             if along is None:
                 continue
             if isinstance(start, int):
-                operands[side] = emit.slice(operand, along, start, size)
+                operands[side] = builder.slice(operand, along, start, size)
             else:
-                operands[side] = emit.dynamic_slice(operand, along, start, size)
-    return product.of(emit, operands)
+                operands[side] = builder.dynamic_slice(operand, along, start, size)
+    return product.of(builder, operands)
 
 
 def _sums(value: ir.Value) -> Iterator[ir.Operation]:
-    """The operations that give a product, or a sum of products, the last one first."""
+    """The operations that compute a product, or a sum of products, the last one first."""
     op = op_of(value)
     yield op
     for operand in op.operands if op.name != DOT else ():
@@ -96,7 +96,7 @@ def _sums(value: ir.Value) -> Iterator[ir.Operation]:
 
 
 def _summands(value: ir.Value) -> tuple[ir.Operation, ...] | None:
-    """The products that are added up to `value`, each read once; None where there is something else."""
+    """The products whose sum is `value`, each with one reader; None if there is another summand."""
     op = defining_op(value)
     if op is None or not has_one_use(value):
         return None
@@ -104,16 +104,16 @@ def _summands(value: ir.Value) -> tuple[ir.Operation, ...] | None:
         return (op,)
     if op.name != "stablehlo.add":
         return None
-    left, right = map(_summands, op.operands)
-    return None if left is None or right is None else left + right
+    lhs, rhs = map(_summands, op.operands)
+    return None if lhs is None or rhs is None else lhs + rhs
 
 
 def scattered_products(scatter: Scatter, least: int) -> ScatteredProducts | None:
-    """The products of a reduce-scatter, with halves of at least `least` elements; None where there is something else."""
+    """The products of a reduce-scatter, with halves of at least `least` elements; None if it reduces other values."""
     products = _summands(scatter.partial)
     if products is None or any(op.block != scatter.op.block for op in products):
         return None
     halved = scatter.halves(least)
-    if not halved or any(DYNAMIC in shape_of(each) for op in products for each in op.operands):
+    if not halved or any(DYNAMIC in shape_of(operand) for op in products for operand in op.operands):
         return None
     return ScatteredProducts(scatter, halved[-1])

@@ -25,14 +25,15 @@ from meshbridge.ops.composites import CONTRACTIONS
 from meshbridge.ops.traits import Trait, ops_with
 
 _FUSED = ops_with(Trait.FUSIBLE, Trait.ALIASING)
-"""What compilers may compute with a product."""
+"""Operations that compilers may fuse with a product."""
 
 
 @register
 @dataclass(frozen=True)
 class KeepSchedule(Pass):
-    """Lets what the predicted schedule begins after a reduction of gradients wait for it, and what reads an awaited reduction for
-    the gradients' products that run beside it; or, of TPUs, an exchange for the gather that its reader waits for, too.
+    """Makes operations that the predicted schedule starts after a reduction of gradients wait for it, and readers of an awaited
+    reduction wait for the gradients' products that run beside it; on TPUs, makes an all-to-all or reduction wait for the gather
+    that its reader also waits for.
 
     Input:   %1 = stablehlo.dot_general %cotangent, %w                    // the layer before waits for it
              %2 = mesh.all_reduce %1 on @m mesh_axes = [0]
@@ -56,23 +57,23 @@ class KeepSchedule(Pass):
              %1 = mesh.all_to_all %begun                                  // where the schedule ends %2 before it
              %3 = stablehlo.dot_general %1, %gathered
 
-    XLA:GPU schedules backwards from the end, so that it begins as late as it can what no product waits for, *late* collectives,
-    and runs late products, those of gradients, beside whichever of these comes last. Gathers of what no product computes, *early*
-    ones, are best begun so, and stay free. Within loops only late collectives wait, for one another: what a trip awaits XLA:GPU
-    runs beside what it moves there from another trip. What is tied has a size at which no compiler joins it with another.
+    XLA:GPU schedules backwards from the end. It starts collectives that no product waits for, *late* collectives, as late as
+    possible, and runs late products, those of gradients, beside the last of these. Gathers of values that no product computes,
+    *early* gathers, are best started that way, and stay free. In loops only late collectives wait, for one another, because
+    XLA:GPU overlaps awaited ones with other iterations. Tied collectives are too large for compilers to combine them.
 
-    XLA:TPU gathers on the SparseCores, one value after the other, and begins that as late as it can, within loops and without:
-    beside the exchange whose result the same product reads, with nothing else beside both. So that exchange, a collective of what
-    products compute, waits for the early gather, which has the products before to hide behind; or, where there is little, the
-    exchange before it does, if it has more computation before it. What is gathered for the next trip of a loop ends before the
-    last exchange of this one.
+    XLA:TPU gathers on the SparseCores, one value after the other, and starts that as late as possible, in loops too: beside the
+    exchange whose result the same product reads, with nothing else beside both. Therefore that exchange, a collective of values
+    that products compute, waits for the early gather, which overlaps with the products before it; if these are short, the
+    previous exchange waits, if it has more computation before it. A gather for the next iteration of a loop ends before the last
+    exchange of this one.
     """
 
     name: ClassVar[str] = "keep-schedule"
     target: CompileTarget | None = None
-    "The device whose schedule is predicted; without one nothing is."
+    "The device whose schedule is predicted; without one the pass does nothing."
     least: int = int(COMBINED_BYTES / 2)
-    "Bytes of the smallest collective that is tied: compilers join smaller ones, which must not need one another."
+    "Bytes of the smallest collective that is tied: compilers combine smaller ones, which must stay independent."
 
     def run(self, module: ir.Module) -> bool:
         if self.target is None:
@@ -82,13 +83,16 @@ class KeepSchedule(Pass):
             try:
                 times = collective_times(module, self.target)
                 scheduled = runs(module, self.target, times)
-            except MeshError:  # nothing says when what runs; the report says what its prediction stumbles over
+            except MeshError:  # no step can be predicted; the report says why
                 return False
             large: dict[ir.Block, list[ir.Operation]] = {}
             for op in times:
                 if op in scheduled and issued_kind(op) in machine.async_collectives and _size(op) >= self.least:
                     large.setdefault(op.block, []).append(op)
-            blocks = [_ScheduledBlock(block, scheduled, found, machine.late_scheduled, times) for block, found in large.items()]
+            blocks = [
+                _ScheduledBlock(block, scheduled, collectives, machine.late_scheduled, times)
+                for block, collectives in large.items()
+            ]
             return sum(block.tie() for block in blocks) > 0
 
 
@@ -98,19 +102,19 @@ def _size(collective: ir.Operation) -> float:
 
 @dataclass(frozen=True)
 class _Tie:
-    """Uses of a value that are to wait for another one."""
+    """Uses of a value that must wait for another value."""
 
     uses: tuple[tuple[ir.Operation, int], ...]
-    "Operations, and the numbers of their operands."
+    "Operations with operand numbers."
     awaited: ir.Value
     collective: ir.Operation
-    "What waits, or what is read there."
+    "The collective that waits, or whose readers wait."
     behind: tuple[tuple[ir.Operation, int], ...] = ()
-    "Uses of the awaited value that are to stand behind the barrier: XLA:TPU takes out of one what nothing reads."
+    "Uses of the awaited value that move after the barrier: XLA:TPU removes unread values from one."
 
 
 class _ScheduledBlock:
-    """The operations of a block, what waits for what among them, and when they run."""
+    """The operations of a block, with their dependences and their predicted runs."""
 
     def __init__(
         self,
@@ -135,21 +139,21 @@ class _ScheduledBlock:
         self._before = self._awaited_by_each()
         self._ready = self._all_is_there()
         self._tied: dict[int, int] = {}
-        "By a collective's bit, what its readers wait for by the ties so far, or it itself."
+        "By a collective's bit, the bits that it, or its readers, wait for because of ties so far."
 
     def tie(self) -> int:
-        """Puts in the barriers, and says how many."""
-        found = self._gathered() if self.late_scheduled == "gathers" else (*self._in_order(), *self._beside())
+        """Inserts the barriers, and returns their number."""
+        ties = self._gathered() if self.late_scheduled == "gathers" else (*self._in_order(), *self._varying_factors())
         together: dict[tuple[tuple[ir.Operation, int], ...], list[_Tie]] = {}
-        for tie in found:
+        for tie in ties:
             if self._may_wait(tie):
                 together.setdefault(tie.uses, []).append(tie)
-        for uses, ties in together.items():
-            (first, number), *_ = uses
-            values = [first.operands[number], *(tie.awaited for tie in ties)]
-            at = Builder.after(op_of(ties[-1].awaited))
+        for uses, shared in together.items():
+            (user, number), *_ = uses
+            values = [user.operands[number], *(tie.awaited for tie in shared)]
+            at = Builder.after(op_of(shared[-1].awaited))
             handed_on = at.op(BARRIER, [value.type for value in values], values).results
-            for tie, gathered in zip(ties, [*handed_on][1:], strict=True):
+            for tie, gathered in zip(shared, [*handed_on][1:], strict=True):
                 for user, place in tie.behind:
                     user.operands[place] = gathered
             for user, place in uses:
@@ -159,41 +163,40 @@ class _ScheduledBlock:
         return len(together)
 
     def _may_wait(self, tie: _Tie) -> bool:
-        """Whether what is awaited does not wait for the collective, by earlier ties neither; notes the tie if so. Otherwise some
-        ties, or one and the barriers that are there already, may be a circle."""
+        """True if adding the tie creates no cycle, given the earlier ties; records the tie if so."""
         bit, awaited = self._bits[tie.collective], self._with_ties(self._before[op_of(tie.awaited)])
         if awaited & bit:
             return False
         self._tied[bit] = self._with_ties(self._tied.pop(bit, 0) | awaited)
         return True
 
-    def _with_ties(self, left: int) -> int:
-        """Those bits, and those of what they wait for by ties: at most these, as if all that reads a tied collective waited.
-        What was noted last mostly holds all that was noted before."""
-        found, tied = left, sum(self._tied)
-        while left := left & tied:
+    def _with_ties(self, unresolved: int) -> int:
+        """The bits, and those that they wait for because of ties: an upper bound, as if all readers of a tied collective waited.
+        The last recorded entry mostly contains all earlier ones."""
+        bits, tied = unresolved, sum(self._tied)
+        while unresolved := unresolved & tied:
             later = 0
             for bit in reversed(self._tied):
-                if bit & left:
+                if bit & unresolved:
                     break
                 later |= bit
             awaited = self._tied[bit]
-            left = (left & ~awaited & ~bit) | (awaited & later & ~found)
-            found |= awaited
-        return found
+            unresolved = (unresolved & ~awaited & ~bit) | (awaited & later & ~bits)
+            bits |= awaited
+        return bits
 
     def _in_order(self) -> Iterator[_Tie]:
-        """Collectives that wait for a late one before them: another late one, or one that could not begin before that ends."""
-        first: ir.Operation | None = None
-        for second in self.large:
-            if first is not None and not self._early(second) and not self._waits(second, first):
-                is_free = not self._is_body and _span(self.runs[first])[1] <= self._ready[second]
-                if is_free or self._late(second):
-                    yield _Tie(((second, 0),), first.results[0], second)
-            if self._late(second):
-                first = second
+        """Collectives that wait for a preceding late one: other late ones, and those that cannot start before it ends."""
+        late: ir.Operation | None = None
+        for collective in self.large:
+            if late is not None and not self._early(collective) and not self._waits(collective, late):
+                is_free = not self._is_body and _span(self.runs[late])[1] <= self._ready[collective]
+                if is_free or self._late(collective):
+                    yield _Tie(((collective, 0),), late.results[0], collective)
+            if self._late(collective):
+                late = collective
 
-    def _beside(self) -> Iterator[_Tie]:
+    def _varying_factors(self) -> Iterator[_Tie]:
         """Readers of collectives, neither late nor early, that wait for late products beside them."""
         needed = self._needed()
         for op in self.large if not self._is_body else ():
@@ -206,50 +209,50 @@ class _ScheduledBlock:
                 product = self._last_beside(op, until) if until < inf else None
                 if reader is not None and product is not None and not self._waits(reader, product):
                     uses.setdefault(product, []).append((use.owner.operation, use.operand_number))
-            yield from (_Tie(tuple(found), self._end(product), op) for product, found in uses.items())
+            yield from (_Tie(tuple(tied_uses), self._end(product), op) for product, tied_uses in uses.items())
 
     def _gathered(self) -> Iterator[_Tie]:
-        """Exchanges, collectives of what products compute, that wait for early gathers: for one that a product reads beside what
-        an exchange gives, this waits, or the one before it, if more is computed before that. What is gathered is held until it is
-        read, so that gathers go no further up."""
+        """Exchanges, collectives of values that products compute, that wait for early gathers. If a product reads both, the
+        exchange waits, or the previous one if more is computed before that. A gathered value is held until it is read, so gathers
+        move no further up."""
         exchanges = [op for op in self.large if not self._early(op)]
-        left = dict(zip(exchanges, self._computed_before(exchanges), strict=True))
+        computing = dict(zip(exchanges, self._computed_before(exchanges), strict=True))
         earlier = dict(pairwise(reversed(exchanges)))
         tied: set[ir.Operation] = set()
         for op, gather in (*self._read_beside(exchanges), *self._ahead(exchanges)):
             near = (op, earlier[op]) if op in earlier and self._waits(op, earlier[op]) else (op,)
-            begun = [each for each in near if gather not in tied and self._may_follow(each, gather)]
+            begun = [exchange for exchange in near if gather not in tied and self._may_follow(exchange, gather)]
             if begun:
-                chosen = max(begun, key=left.__getitem__)
-                left[chosen] -= self.runs[gather].seconds
+                chosen = max(begun, key=computing.__getitem__)
+                computing[chosen] -= self.runs[gather].seconds
                 tied.add(gather)
                 uses = ((use.owner.operation, use.operand_number) for use in gather.results[0].uses)
                 behind = ((user, place) for user, place in uses if self._is_behind(user, chosen))
                 yield _Tie(((chosen, 0),), gather.results[0], chosen, tuple(behind))
 
     def _may_follow(self, exchange: ir.Operation, gather: ir.Operation) -> bool:
-        """Whether, by the schedule, the gather ends before the exchange, and does not wait for it, nor a product for the gather
-        that runs before."""
+        """True if, by the schedule, the gather ends before the exchange, does not wait for it, and no product that runs before
+        the exchange reads it."""
         begins = self.runs[exchange].start
         readers = (ancestor_in(self.block, use.owner.operation) for use in gather.results[0].uses)
         is_read = any(op in self.runs and op.name in CONTRACTIONS and self.runs[op].start < begins for op in readers)
         return _span(self.runs[gather])[1] <= begins and not self._waits(gather, exchange) and not is_read
 
     def _computed_before(self, exchanges: Sequence[ir.Operation]) -> list[float]:
-        """The seconds of what is computed before each of them, and not before another of them; loops apart."""
+        """The seconds of computation before each exchange, and after the previous one, except loops."""
         starts = [self.runs[op].start for op in exchanges]
-        found = [0.0] * (len(exchanges) + 1)
+        seconds = [0.0] * (len(exchanges) + 1)
         for op, run in self.runs.items():
             if op not in self.collectives and op.name not in REGION_OPS:
-                found[bisect_right(starts, run.start)] += run.seconds
-        return found[:-1]
+                seconds[bisect_right(starts, run.start)] += run.seconds
+        return seconds[:-1]
 
     def _read_beside(self, exchanges: Sequence[ir.Operation]) -> Iterator[tuple[ir.Operation, ir.Operation]]:
-        """The early gathers whose results, arranged anyhow, products read beside that of an exchange, as the products run; each
-        with the last such exchange: a residual stream is made of many."""
+        """The early gathers that products read beside the result of an exchange, perhaps rearranged, in the order of the
+        products, each with the last such exchange: a residual stream contains many."""
         large = {op: self._bits[op] for op in self.large}
         arranged: dict[ir.Value, int] = {}
-        "The bits of the large collectives whose results make up a value."
+        "The bits of the large collectives whose results a value contains."
         for op in self.operations:
             if op in large:
                 arranged[op.results[0]] = large[op]
@@ -261,12 +264,12 @@ class _ScheduledBlock:
         exchanged = _union(large[op] for op in exchanges)
         for product in sorted((op for op in self.runs if op.name in CONTRACTIONS), key=lambda op: self.runs[op].start):
             read = _union(arranged.get(value, 0) for value in product.operands)
-            if last := (read & exchanged).bit_length():
-                yield from ((self.large[last - 1], gather) for gather in self._of(read & gathers))
+            if position := (read & exchanged).bit_length():
+                yield from ((self.large[position - 1], gather) for gather in self._of(read & gathers))
 
     def _ahead(self, exchanges: Sequence[ir.Operation]) -> Iterator[tuple[ir.Operation, ir.Operation]]:
-        """The early gathers of a loop's body that nothing but the next trip reads, each with the last exchange of the trip:
-        behind that there is little left to hide anything."""
+        """The early gathers of a loop's body that only the next iteration reads, each with the last exchange of the iteration,
+        after which little computation is left."""
         if self._is_body and exchanges:
             for op in self._early_gathers():
                 if all(use.owner.operation == self.operations[-1] for use in op.results[0].uses):
@@ -282,27 +285,29 @@ class _ScheduledBlock:
             bits &= bits - 1
 
     def _all_is_there(self) -> dict[ir.Operation, float]:
-        """When all is there that each operation reads."""
-        found: dict[ir.Operation, float] = {}
+        """The time at which all operands of each operation exist."""
+        ready: dict[ir.Operation, float] = {}
         for op in self.operations:
-            found[op] = max((self._done(each, found) for each in self._sources(op)), default=0.0)
-        return found
+            ready[op] = max((self._done(source, ready) for source in self._sources(op)), default=0.0)
+        return ready
 
     def _done(self, op: ir.Operation, ready: Mapping[ir.Operation, float]) -> float:
-        """When the result of an operation is there."""
+        """The time at which the result of an operation exists."""
         return _span(self.runs[op])[1] if op in self.runs else ready[op]
 
     def _needed(self) -> dict[ir.Operation, float]:
-        """When each operation is to have run: when it starts, or of those that readers compute on the way, these."""
-        found: dict[ir.Operation, float] = {}
+        """The time by which each operation must have run: its start, or for a fused one the start of its readers."""
+        starts: dict[ir.Operation, float] = {}
         for op in reversed(self.operations):
             readers = (ancestor_in(self.block, use.owner.operation) for result in op.results for use in result.uses)
             run = self.runs.get(op)
-            found[op] = min((found[each] for each in readers if each is not None), default=inf) if run is None else run.start
-        return found
+            starts[op] = (
+                min((starts[reader] for reader in readers if reader is not None), default=inf) if run is None else run.start
+            )
+        return starts
 
     def _last_beside(self, collective: ir.Operation, until: float) -> ir.Operation | None:
-        """The last of the late products that run beside a collective and end before something starts."""
+        """The last of the late products that run beside a collective and end before `until`."""
         begin, end = _span(self.runs[collective])
         behind = bisect_left(self._late_products, end, key=lambda op: self.runs[op].start)
         for op in reversed(self._late_products[:behind]):  # products run one after the other
@@ -314,65 +319,65 @@ class _ScheduledBlock:
         return None
 
     def _end(self, product: ir.Operation) -> ir.Value:
-        """What a product gives, or what is computed of that and of what is there before it: compilers may compute it with the
-        product."""
+        """The result of a product, or of operations that compilers may fuse with it, whose other operands exist before the
+        product starts."""
         value: ir.Value = product.results[0]
         computed = {product}
         while len(users := {use.owner.operation for use in value.uses}) == 1:
             (user,) = users
             if user.name == BARRIER or user.name not in _FUSED or user.block != self.block:
                 break
-            others = (each for each in self._sources(user) if each not in computed)
-            if any(self._done(each, self._ready) > self.runs[product].start for each in others):
+            other_sources = (source for source in self._sources(user) if source not in computed)
+            if any(self._done(source, self._ready) > self.runs[product].start for source in other_sources):
                 break
             computed.add(user)
             value = user.results[0]
         return value
 
     def _awaited_by_each(self) -> dict[ir.Operation, int]:
-        """The large collectives and late products that each operation waits for, itself included, by their bits."""
-        found: dict[ir.Operation, int] = {}
+        """The bits of the large collectives and late products that each operation waits for, itself included."""
+        awaited_bits: dict[ir.Operation, int] = {}
         for op in self.operations:
             awaited = self._bits.get(op, 0)
             for source in self._sources(op):
-                awaited |= found[source]
-            found[op] = awaited
-        return found
+                awaited |= awaited_bits[source]
+            awaited_bits[op] = awaited
+        return awaited_bits
 
-    def _waits(self, op: ir.Operation, other: ir.Operation) -> bool:
-        return bool(self._before[op] & self._bits[other])
+    def _waits(self, op: ir.Operation, source: ir.Operation) -> bool:
+        return bool(self._before[op] & self._bits[source])
 
-    def _is_behind(self, op: ir.Operation, other: ir.Operation) -> bool:
-        """Whether `op`, of the block or of one in it, waits for `other`."""
-        return (ancestor := ancestor_in(self.block, op)) is not None and self._waits(ancestor, other)
+    def _is_behind(self, op: ir.Operation, source: ir.Operation) -> bool:
+        """True if `op`, of the block or of an inner one, waits for `source`."""
+        return (ancestor := ancestor_in(self.block, op)) is not None and self._waits(ancestor, source)
 
     def _awaited_by_products(self) -> set[ir.Operation]:
-        """The operations whose results products wait for, in a loop those of the next trip, too."""
-        found: set[ir.Operation] = set()
+        """The operations whose results products wait for, in a loop including those of the next iteration."""
+        awaited: set[ir.Operation] = set()
         carried: set[int] = set()
-        "The numbers of what a loop carries that products wait for."
+        "The numbers of loop-carried values that products wait for."
         while True:
-            known = len(carried)
+            count = len(carried)
             for op in reversed(self.operations):
                 ends = self._is_body and op == self.operations[-1]
                 values = [op.operands[number] for number in carried] if ends else _read(op)
-                for value in values if ends or _is_product(op) or op in found else ():
+                for value in values if ends or _is_product(op) or op in awaited else ():
                     if not is_argument(value):
-                        found.add(op_of(value))
+                        awaited.add(op_of(value))
                     elif self._is_body and value.owner == self.block:
                         carried.add(ir.BlockArgument(value).arg_number)
-            if len(carried) == known:
-                return found
+            if len(carried) == count:
+                return awaited
 
     def _computed_behind_products(self) -> set[ir.Value]:
-        """What is computed of results of products: a barrier hands on each operand as it is, as a checkpoint's a parameter."""
-        found: set[ir.Value] = set()
+        """The values computed from results of products; a barrier passes each operand on, as a checkpoint passes a parameter."""
+        computed: set[ir.Value] = set()
         for op in self.operations:
             if op.name == BARRIER:
-                found.update(result for result, operand in zip(op.results, op.operands, strict=True) if operand in found)
-            elif _is_product(op) or not found.isdisjoint(_read(op)):
-                found.update(op.results)
-        return found
+                computed.update(result for result, operand in zip(op.results, op.operands, strict=True) if operand in computed)
+            elif _is_product(op) or not computed.isdisjoint(_read(op)):
+                computed.update(op.results)
+        return computed
 
     def _late(self, op: ir.Operation) -> bool:
         return op not in self._awaited
@@ -381,7 +386,7 @@ class _ScheduledBlock:
         return self._behind_products.isdisjoint(op.operands)
 
     def _sources(self, op: ir.Operation) -> list[ir.Operation]:
-        """The operations of the block that give what `op` reads."""
+        """The operations of the block that compute the operands of `op`."""
         return [maker for maker in _makers(op) if maker.block == self.block]
 
 
@@ -402,14 +407,14 @@ def _read(op: ir.Operation) -> Iterable[ir.Value]:
 
 
 def _sort(block: ir.Block) -> None:
-    """Moves operations behind what they read, and no further up than that takes."""
+    """Moves operations after their operands, and no further up than necessary."""
     *operations, end = [view.operation for view in block.operations]
     waiting = set(operations)
     for root in operations:
         stack = [root]
         while stack:
             op = stack[-1]
-            missing = [each for each in _makers(op) if each in waiting and each != op] if op in waiting else []
+            missing = [maker for maker in _makers(op) if maker in waiting and maker != op] if op in waiting else []
             stack += reversed(missing)
             if not missing:
                 stack.pop()
@@ -419,5 +424,5 @@ def _sort(block: ir.Block) -> None:
 
 
 def _makers(op: ir.Operation) -> list[ir.Operation]:
-    """The operations that give what `op` reads."""
+    """The operations that compute the operands of `op`."""
     return [op_of(value) for value in _read(op) if not is_argument(value)]

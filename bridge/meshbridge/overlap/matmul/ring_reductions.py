@@ -16,47 +16,47 @@ from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.ir.uses import forward_slice
 
 Cut = Mapping[int, tuple["ir.Value | int", int]]
-"""By a dimension of a value, from where on it is wanted, and how much of it."""
+"""By dimension of a value, the start and the size of a slice."""
 
 Part = Callable[[Builder, ir.Value, Cut], ir.Value]
-"""Gives a part of what is reduced."""
+"""Computes a slice of the reduced value."""
 
 
 _MOST_BEHIND = 256
-"""How many operations may wait for a reduce-scatter whose sums travel beside others. Not measured: a bound on time. Few wait for
-the gradient of a weight: those of its update."""
+"""The maximum number of operations that depend on a reduce-scatter whose ring overlaps with others, to bound the time. Not
+measured. Few depend on the gradient of a weight: those of its update."""
 
 
-class _Way(NamedTuple):
-    """In which direction sums travel, and the number of the block that a device adds to in the first step, less its own."""
+class _RingDirection(NamedTuple):
+    """The direction of a ring, and the block to which a device adds in the first step, relative to its own."""
 
     offset: int
-    first: int
+    first_block: int
 
 
 @dataclass(frozen=True)
 class Scatter:
-    """A reduce-scatter that adds up along one axis of a mesh, or an all-reduce, which is one and an all-gather."""
+    """A reduce-scatter that sums along one axis of a mesh, or an all-reduce, which adds an all-gather."""
 
     op: ir.Operation
     mesh: Mesh
     axis: int
     dim: int
-    "Along which the blocks stand."
+    "The dimension of the blocks."
 
     @property
     def count(self) -> int:
-        """How many blocks what is reduced has."""
+        """The number of blocks."""
         return self.mesh.shape[self.axis]
 
     @property
     def is_gathered(self) -> bool:
-        """Whether each device gets all blocks."""
+        """True if each device gets all blocks."""
         return self.op.name == AllReduceOp.OPERATION_NAME
 
     @property
     def partial(self) -> ir.Value:
-        """What is reduced."""
+        """The reduced value."""
         value: ir.Value = self.op.operands[0]
         return value
 
@@ -68,41 +68,43 @@ class Scatter:
         return shape
 
     def halves(self, least: int) -> list[int]:
-        """The dimensions of a block of which one half of at least so many elements can travel each way."""
+        """The dimensions of a block of which half, at least `least` elements, can travel each way."""
         return [dim for dim, size in enumerate(self.block) if dim != self.dim and not size % 2 and size // 2 >= least]
 
-    def travel(self, halved: int | None, part: Part) -> None:
-        """Writes the steps instead of the collective: one half of a block, along the dimension `halved`, travels each way, or
-        all of it one way. Devices add a `part` of what is reduced to what has come."""
-        emit = Builder.before(self.op)
-        own = emit.reshape(
-            build.all_slice(emit.iota([self.count], 0), self.mesh, mesh_axes=[self.axis], slice_axis=0, at=emit), []
+    def write_ring(self, halved: int | None, part: Part) -> None:
+        """Replaces the collective by the steps of a ring: half of a block along dimension `halved` travels each way, or all of it
+        one way. Devices add a `part` of the reduced value to the received sum."""
+        builder = Builder.before(self.op)
+        own = builder.reshape(
+            build.all_slice(builder.iota([self.count], 0), self.mesh, mesh_axes=[self.axis], slice_axis=0, at=builder), []
         )
-        ways = (_Way(1, self.count - 1), _Way(-1, 1))
+        ways = (_RingDirection(1, self.count - 1), _RingDirection(-1, 1))
         if halved is None:
-            total = self._sum(emit, own, ways[0], {}, part)
+            total = self._sum(builder, own, ways[0], {}, part)
         else:
             half = self.block[halved] // 2
-            sums = [self._sum(emit, own, way, {halved: (number * half, half)}, part) for number, way in enumerate(ways)]
-            total = emit.concatenate(sums, halved)
+            sums = [self._sum(builder, own, way, {halved: (number * half, half)}, part) for number, way in enumerate(ways)]
+            total = builder.concatenate(sums, halved)
         if self.is_gathered:
-            total = build.all_gather(total, self.mesh, mesh_axes=[self.axis], gather_axis=self.dim, at=emit)
+            total = build.all_gather(total, self.mesh, mesh_axes=[self.axis], gather_axis=self.dim, at=builder)
         self.op.results[0].replace_all_uses_with(total)
         self.op.erase()
 
-    def _sum(self, emit: Builder, own: ir.Value, way: _Way, wanted: Cut, part: Part) -> ir.Value:
-        """The sum of this device's block, of which what is `wanted` travels one way."""
+    def _sum(self, builder: Builder, own: ir.Value, way: _RingDirection, wanted: Cut, part: Part) -> ir.Value:
+        """The sum of this device's block, of which the slice `wanted` travels one way."""
         rows = self.block[self.dim]
         total: ir.Value | None = None
         for step in range(self.count):
-            number = emit.elementwise("remainder", emit.add(own, (way.first - way.offset * step) % self.count), self.count)
-            term = part(emit, self.partial, {self.dim: (emit.multiply(number, rows), rows), **wanted})
+            number = builder.elementwise(
+                "remainder", builder.add(own, (way.first_block - way.offset * step) % self.count), self.count
+            )
+            term = part(builder, self.partial, {self.dim: (builder.multiply(number, rows), rows), **wanted})
             if total is None:
                 total = term
                 continue
-            total = emit.add(
+            total = builder.add(
                 build.shift(
-                    total, self.mesh, mesh_axes=[self.axis], shift_axis=self.axis, offset=way.offset, rotate=True, at=emit
+                    total, self.mesh, mesh_axes=[self.axis], shift_axis=self.axis, offset=way.offset, rotate=True, at=builder
                 ),
                 term,
             )
@@ -111,19 +113,19 @@ class Scatter:
 
 
 @dataclass(frozen=True)
-class TravellingSums:
-    """A reduce-scatter whose sums travel beside whatever the device computes meanwhile."""
+class RingReduction:
+    """A reduce-scatter whose ring overlaps with any other computation."""
 
     scatter: Scatter
 
     @property
     def operations(self) -> tuple[ir.Operation, ...]:
-        """What is taken apart."""
+        """The collective."""
         return (self.scatter.op,)
 
     @property
     def halved(self) -> int | None:
-        """The dimension of which one half travels each way; two devices have one way."""
+        """The dimension of which half travels each way; with two devices there is one way."""
         return next(iter(self.scatter.halves(1)), None) if self.scatter.count > 2 else None
 
     def gain(self, prices: OverlapCosts) -> float:
@@ -138,18 +140,20 @@ class TravellingSums:
 
     def rewrite(self) -> None:
         """Writes the steps."""
-        self.scatter.travel(self.halved, _part)
+        self.scatter.write_ring(self.halved, _part)
 
 
-def _part(emit: Builder, value: ir.Value, wanted: Cut) -> ir.Value:
+def _part(builder: Builder, value: ir.Value, wanted: Cut) -> ir.Value:
     for dim, (start, size) in wanted.items():
-        value = emit.slice(value, dim, start, size) if isinstance(start, int) else emit.dynamic_slice(value, dim, start, size)
+        value = (
+            builder.slice(value, dim, start, size) if isinstance(start, int) else builder.dynamic_slice(value, dim, start, size)
+        )
     return value
 
 
-def scatters(module: ir.Module, most: int) -> Iterator[Scatter]:
-    """Those along one axis of at most so many devices, of static shapes, that convert nothing; of all-reduces, those of which a
-    dimension divides evenly, the first one."""
+def ring_scatters(module: ir.Module, most: int) -> Iterator[Scatter]:
+    """The sums along one axis of at most `most` devices, of static shapes and without conversion. Of an all-reduce, the first
+    dimension that divides evenly has the blocks."""
     meshes = declared_meshes(module.body)
     for op in find(module.operation, [ReduceScatterOp.OPERATION_NAME, AllReduceOp.OPERATION_NAME]):
         view = ReduceScatterOp(op) if op.name == ReduceScatterOp.OPERATION_NAME else AllReduceOp(op)
