@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from math import inf
 from threading import RLock
+from types import MappingProxyType
 
 from meshbridge import pipeline
 from meshbridge.dialect import verifier
@@ -17,6 +18,7 @@ from meshbridge.ir.garbage import rare_collections
 from meshbridge.ir.mlir import MeshError, OpError, ir
 from meshbridge.ir.passes import Analyses
 from meshbridge.lowering.replicas import find_replicas
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.machines.layout import place
 from meshbridge.pipeline import DEFAULTS, OnPass, OnStage, Options, Timing
 from meshbridge.plan_variants import best_plan_of, fitting_plan
@@ -52,44 +54,78 @@ def partition_module(
     `on_pass` gets all, and `on_stage` the chosen one, once it is optimised. Only one thread partitions at a time. Raises
     MeshError with a source location, also if the mesh does not fit the machine, or no plan fits the memory limit.
     """
+    began = time.perf_counter()
     stages, target = pipeline.build(options), options.target
+    run = _StageRunner(module, stages.stages[-1].name, on_pass, on_stage)
     if is_partitioned(module):
         pipeline.verify(module)
         _refuse_partitioned(module, options)
-        stages = stages.starting_at("partitioned")
-    timings: list[Timing] = []
-    analyses: Analyses = {}
-    legal: ir.Module | None = None
-    waiting = deque(stages.stages)
-    began = time.perf_counter()
-    while waiting:
-        stage, stage_began = waiting.popleft(), time.perf_counter()
-        verified = pipeline.VERIFIED.get(stage.name, "none") if waiting else "last"
-        timings += pipeline.run(stage.passes, module, verified=verified, analyses=analyses, on_pass=on_pass)
-        if legal is not None and stage.name == "optimised":
-            fitting = fitting_plan(module, legal, options, timings, on_pass)
-            if fitting is not None:
-                replace_content(module, fitting.module)
-        if stage.name == "annotated" and target.devices is not None and (mesh := find_mesh(module)) is not None:
-            place(mesh, target.devices)
-        if on_stage is not None:
-            on_stage(stage.name, module)
-        LOG.debug("stage '%s' is reached after %.3f s", stage.name, time.perf_counter() - stage_began)
-        if stage.name == "legal" and target.devices is None and options.emit != "annotated" and target.implied_limit < inf:
-            legal = copy_module(module)
-        if stage.name == "legal" and (target.devices is not None or target.written_limit < inf):
-            plan = best_plan_of(module, options, timings, on_pass)
-            LOG.debug("plans are compared after %.3f s, of them is taken %s", time.perf_counter() - stage_began, plan.variant)
-            waiting = deque(pipeline.build(options, plan.variant).starting_at("legal").stages)
-            if options.emit != "annotated":
+        run(stages.starting_at("partitioned"))
+    else:
+        run(stages.until("legal"), after={"annotated": lambda: _check_mesh(module, target)})
+        if target.devices is not None or target.written_limit < inf:
+            plan = best_plan_of(module, options, run.timings, on_pass)
+            LOG.debug("plans are compared after %.3f s, of them is taken %s", time.perf_counter() - began, plan.variant)
+            if options.emit == "annotated":
+                run(pipeline.build(options, plan.variant).starting_at("legal"))
+            else:
                 replace_content(module, plan.module)
-                waiting = deque(stages.starting_at("optimised").stages)
-                (verifier.verify if waiting else pipeline.verify)(module)
-                if on_stage is not None:
-                    on_stage("optimised", module)
+                run.reach("optimised")
+                run(stages.starting_at("optimised"))
+        elif target.implied_limit < inf and options.emit != "annotated":
+            legal = copy_module(module)
+            run(stages.starting_at("legal"), after={"optimised": lambda: _fit(module, legal, options, run.timings, on_pass)})
+        else:
+            run(stages.starting_at("legal"))
     took = time.perf_counter() - began
     LOG.info("a program is partitioned to the form '%s' for machine '%s' in %.3f s", options.emit, target.name, took)
-    return timings
+    return run.timings
+
+
+@dataclass
+class _StageRunner:
+    """Runs stages on a module."""
+
+    module: ir.Module
+    last: str
+    "The stage whose result the caller gets."
+    on_pass: OnPass | None
+    on_stage: OnStage | None
+    timings: list[Timing] = field(default_factory=list)
+    _analyses: Analyses = field(default_factory=dict)
+
+    def __call__(self, stages: pipeline.Pipeline, after: Mapping[str, Callable[[], None]] = MappingProxyType({})) -> None:
+        """Runs `stages` in order; `after` the stage of a name, something else."""
+        for stage in stages.stages:
+            began = time.perf_counter()
+            verified = "last" if stage.name == self.last else pipeline.VERIFIED.get(stage.name, "none")
+            self.timings += pipeline.run(
+                stage.passes, self.module, verified=verified, analyses=self._analyses, on_pass=self.on_pass
+            )
+            if stage.name in after:
+                after[stage.name]()
+            if self.on_stage is not None:
+                self.on_stage(stage.name, self.module)
+            LOG.debug("stage '%s' is reached after %.3f s", stage.name, time.perf_counter() - began)
+
+    def reach(self, name: str) -> None:
+        """Verifies a module that is there as after the stage `name`."""
+        (pipeline.verify if name == self.last else verifier.verify)(self.module)
+        if self.on_stage is not None:
+            self.on_stage(name, self.module)
+
+
+def _check_mesh(module: ir.Module, target: CompileTarget) -> None:
+    """Raises MeshError if the mesh does not fit the devices of the target."""
+    if target.devices is not None and (mesh := find_mesh(module)) is not None:
+        place(mesh, target.devices)
+
+
+def _fit(module: ir.Module, legal: ir.Module, options: Options, timings: list[Timing], on_pass: OnPass | None) -> None:
+    """Replaces a plan that does not fit the memory of a device by one that does, if there is one."""
+    fitting = fitting_plan(module, legal, options, timings, on_pass)
+    if fitting is not None:
+        replace_content(module, fitting.module)
 
 
 def _refuse_partitioned(module: ir.Module, options: Options) -> None:
