@@ -228,9 +228,7 @@ class _LaunchWriter:
     def __post_init__(self) -> None:
         site = self.permutes[0]
         self.mesh, self.axes, self.count = site.mesh, site.axes, site.count
-        numbers = self.builder.iota([self.count], 0)
-        own = build.all_slice(numbers, self.mesh, mesh_axes=self.axes, slice_axis=0, at=self.builder)
-        self.number = self.builder.reshape(own, [])
+        self.number = build.group_index(self.mesh, mesh_axes=self.axes, at=self.builder)
         self._conditions: dict[bytes, ir.Value] = {}
 
     def add(self, launch: Launch) -> None:

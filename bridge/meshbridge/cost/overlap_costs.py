@@ -169,16 +169,18 @@ class OverlapCosts:
         travel = 2 * time.latency + part * sum(time.busy.values()) / (count - 1)
         return (part * time.seconds + computing) / MARGIN - (step + (count - 1) * max(step, travel))
 
-    def gain_of_overlapped_reduction(self, scatter: ir.Operation, count: int, ways: int, behind: Iterable[ir.Operation]) -> float:
+    def gain_of_overlapped_reduction(
+        self, scatter: ir.Operation, count: int, ways: int, dependent: Iterable[ir.Operation]
+    ) -> float:
         """The gain if the sums of `count` blocks travel `ways` ways instead of in a reduce-scatter, while the device computes
-        independent operations (not those in `behind`) and no other collective overlaps with these."""
+        independent operations (not those in `dependent`) and no other collective overlaps with these."""
         if issued_kind(scatter) in self.machine.async_collectives or "collective_permute" not in self.machine.async_collectives:
             return 0.0
         time, reduced = self.times[scatter], self._kernels(scatter.operands)
         began = max((self._end(op) for op in self._kernels(value for op in reduced for value in op.operands)), default=0.0)
         travel = (count - 1) * ways * time.latency + sum(time.busy.values())
         computing, sending = self._loads(scatter.block).since(began)
-        for op in {scatter, *reduced, *behind}:
+        for op in {scatter, *reduced, *dependent}:
             if self._is_load(op) and op.block == scatter.block and self.start(op) >= began:
                 computing, sending = computing - self._load(op)[0], sending - self._load(op)[1]
         return time.seconds / MARGIN - max(travel - max(computing - sending, 0.0), 0.0)

@@ -122,6 +122,12 @@ def all_slice(value: ir.Value, mesh: Mesh, *, mesh_axes: Sequence[int], slice_ax
     return _collective("all_slice", value, mesh, mesh_axes, shape, {"slice_axis": attributes.index_attr(slice_axis)}, at)
 
 
+def group_index(mesh: Mesh, *, mesh_axes: Sequence[int], at: Builder) -> ir.Value:
+    """The device's number within its group, tensor<i32>: a slice of an iota, which needs no arithmetic on `index` values."""
+    numbers = at.iota([group_size(mesh, mesh_axes)], 0)
+    return at.reshape(all_slice(numbers, mesh, mesh_axes=mesh_axes, slice_axis=0, at=at), [])
+
+
 def all_to_all(
     value: ir.Value, mesh: Mesh, *, mesh_axes: Sequence[int], split_axis: int, concat_axis: int, at: Builder | None = None
 ) -> ir.Value:

@@ -298,16 +298,11 @@ class SpmdProgram:
         return received
 
     def group_index(self, axes: Axes) -> ir.Value:
-        """This device's number within its group along `axes`, as a tensor<i32>, created once at the top of the function.
-
-        It is a slice of an iota, which needs no arithmetic on `index` values.
-        """
+        """This device's number within its group along `axes`: tensor<i32>, created once at the top of the function."""
         index = self._indices.get(axes)
         if index is None:
             top = Builder(self._unknown, ir.InsertionPoint.at_block_begin(self._entry))
-            numbers = top.iota([self.mesh.group_size(axes)], 0)
-            entry = build.all_slice(numbers, self.mesh, mesh_axes=axes, slice_axis=0, at=top)
-            index = self._indices[axes] = self._free.add(top.reshape(entry, []))
+            index = self._indices[axes] = self._free.add(build.group_index(self.mesh, mesh_axes=axes, at=top))
         return index
 
     def is_neutral(self, value: ir.Value, kind: str) -> bool:

@@ -159,10 +159,7 @@ class GradientRing:
     def run(self) -> dict[ir.Operation, ir.Value]:
         """The value of each end."""
         attention, builder = self.attention, self.builder
-        index = build.all_slice(
-            builder.iota([attention.count], 0), attention.mesh, mesh_axes=[attention.axis], slice_axis=0, at=builder
-        )
-        own = builder.reshape(index, [])
+        own = build.group_index(attention.mesh, mesh_axes=[attention.axis], at=builder)
         home = [op.operands[0] for op in self.travelling]
         shards, so_far = home, dict[ir.Operation, ir.Value]()
         for step in range(attention.count):
@@ -173,8 +170,8 @@ class GradientRing:
             keeper = builder.elementwise("remainder", builder.add(own, attention.count - 1 - step), attention.count)
             so_far = self._added(so_far, keeper, shards)
         return {op: builder.convert(value, element_of(op.results[0])) for op, value in so_far.items()} | {
-            shard.op: shard.of_own_keys(so_far[shard.op], attention.mesh, attention.axis, Builder(shard.op.location, builder.ip))
-            for shard in attention.ends.partial
+            end.op: end.of_own_keys(so_far[end.op], attention.mesh, attention.axis, Builder(end.op.location, builder.ip))
+            for end in attention.ends.partial
         }
 
     def until(self, so_far: Mapping[ir.Operation, ir.Value], shards: Sequence[ir.Value]) -> Sequence[ir.Value]:

@@ -185,9 +185,9 @@ class BalancedGradients(GradientRing):
             keeper = builder.elementwise("remainder", builder.add(halves.device, attention.count - 1 - step), attention.count)
             keys = halves.halves_of(keeper, shards, self.dims)
             parts, added = self._own(queries, keys) if own else self._other(keeper, queries, keys)
-            for value in attention.ends.partial:
-                part = builder.concatenate([parts[0][value.op], parts[1][value.op]], value.keys)
-                partial[value.op] = builder.add(self.shifted(partial[value.op], value.op), part) if value.op in partial else part
+            for end in attention.ends.partial:
+                part = builder.concatenate([parts[0][end.op], parts[1][end.op]], end.keys)
+                partial[end.op] = builder.add(self.shifted(partial[end.op], end.op), part) if end.op in partial else part
             sums = tuple(self._sum(before, added_part) for before, added_part in zip(sums, added, strict=True))
         return self._returned(partial, *sums)
 
@@ -195,15 +195,9 @@ class BalancedGradients(GradientRing):
         self, queries: tuple[Half, Half], keys: tuple[Half, Half]
     ) -> tuple[tuple[Mapping[ir.Operation, ir.Value], ...], tuple[Mapping[ir.Operation, ir.Value], ...]]:
         """For the own keys: gradients of both halves of keys, and of both halves of queries."""
-        late_early, late_late, early_early = (
-            self._part(queries[1], keys[0]),
-            self._part(queries[1], keys[1]),
-            self._part(queries[0], keys[0]),
-        )
-        return (self._sum(late_early.partial, early_early.partial), late_late.partial), (
-            early_early.sums,
-            self._sum(late_early.sums, late_late.sums),
-        )
+        pairs = ((1, 0), (1, 1), (0, 0))
+        cross, late, early = (self._part(queries[row], keys[column]) for row, column in pairs)
+        return (self._sum(cross.partial, early.partial), late.partial), (early.sums, self._sum(cross.sums, late.sums))
 
     def _other(
         self, keeper: ir.Value, queries: tuple[Half, Half], keys: tuple[Half, Half]

@@ -200,14 +200,12 @@ class _Scaling:
         scattered sums."""
         if parts is None:
             return build.all_slice(factor, self.mesh, mesh_axes=self.axes, slice_axis=dim, at=builder)
-        count = self.mesh.group_size(self.axes)
         for op in self.factor.sums:
             for along in _dims_read(factor, dim, op.results[0]):
                 if (op.results[0], along) not in parts:
                     parts[op.results[0], along] = self._reduce(builder, op.operands[0], along)
-        size = shape_of(factor)[dim] // count
-        index = build.all_slice(builder.iota([count], 0), self.mesh, mesh_axes=self.axes, slice_axis=0, at=builder)
-        start = builder.multiply(builder.reshape(index, []), size)
+        size = shape_of(factor)[dim] // self.mesh.group_size(self.axes)
+        start = builder.multiply(build.group_index(self.mesh, mesh_axes=self.axes, at=builder), size)
         return BlockWriter(builder, self.op.block, start, size, parts).of(factor, dim)
 
 
@@ -231,11 +229,7 @@ def _dims_read(value: ir.Value, dim: int, source: ir.Value) -> set[int]:
             dims.add(dim)
         elif not is_argument(value):
             along = operand_dims(op_of(value), dim) or ()
-            worklist += [
-                (operand, operand_dim)
-                for operand, operand_dim in zip(op_of(value).operands, along, strict=False)
-                if operand_dim is not None
-            ]
+            worklist += [(value, dim) for value, dim in zip(op_of(value).operands, along, strict=False) if dim is not None]
     return dims
 
 
@@ -249,11 +243,9 @@ def _scaling(op: ir.Operation, meshes: Mapping[str, Mesh]) -> _Scaling | None:
             sums = linear_reductions(op, dim) if size != 1 and not varies_along(factor.value, dim) else None
             reduced = [_reduced(reduced_sum, meshes) for reduced_sum in sums or ()]
             complete = tuple(reduced_sum for reduced_sum in reduced if reduced_sum is not None)
-            if (
-                not complete
-                or len(complete) != len(reduced)
-                or not _are_over_alike((*factor.sums, *(reduced_sum.op for reduced_sum in complete)))
-            ):
+            if not complete or len(complete) != len(reduced):
+                continue
+            if not _are_over_alike((*factor.sums, *(reduced_sum.op for reduced_sum in complete))):
                 continue
             if not scales_exactly(op, factor.value, masked=any(reduced_sum.sum.is_masked for reduced_sum in complete)):
                 continue

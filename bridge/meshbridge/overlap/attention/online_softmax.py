@@ -133,19 +133,12 @@ class Ring:
 
     def run(self) -> OnlineState:
         """All steps: the own keys, then those of devices before and after it in turn."""
-        own, size = self.own(), shape_of(self.softmax.scores)[self.softmax.keys] // self.softmax.count
+        own = build.group_index(self.softmax.mesh, mesh_axes=[self.softmax.axis], at=self.builder)
+        size = shape_of(self.softmax.scores)[self.softmax.keys] // self.softmax.count
         states: list[OnlineState] = []
         for keeper, shards in self.visits(own, [op.operands[0] for op in self.softmax.gathers], lambda step: states[step].totals):
             states.append(self.added(states[-1] if states else None, self.builder.multiply(keeper, size), size, shards))
         return states[-1]
-
-    def own(self) -> ir.Value:
-        """The position of this device."""
-        softmax, builder = self.softmax, self.builder
-        index = build.all_slice(
-            builder.iota([softmax.count], 0), softmax.mesh, mesh_axes=[softmax.axis], slice_axis=0, at=builder
-        )
-        return builder.reshape(index, [])
 
     def visits(
         self, own: ir.Value, shards: Sequence[ir.Value], totals: Callable[[int], Mapping[ir.Operation, ir.Value]]

@@ -42,7 +42,7 @@ class RingAttention(Pass):
              scores of the shard; the largest so far; exponentials of what is left when that is subtracted;
              (the sum of exponentials so far, and that of weighted values) * exponential (the largest before - the largest now)
                + those of the shard
-             behind the last shard, the one sum divides the other
+             after the last shard, the one sum divides the other
 
     As many bytes as with gathers are sent, in more collectives; a device holds neither all keys and values nor all scores. Any
     computation of scores with one element per key works: masks of iotas start at the shard's first key, other masks are sliced.

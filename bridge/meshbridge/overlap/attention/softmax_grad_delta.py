@@ -96,14 +96,8 @@ def _quotient(factors: Sequence[Factor], divisors: Sequence[Factor], numbering: 
     remaining = list(factors)
     undone = []
     for by, factor in divisors:
-        common = next(
-            (
-                candidate
-                for candidate in remaining
-                if candidate[0] == by and numbering.number(candidate[1]) == numbering.number(factor)
-            ),
-            None,
-        )
+        number = numbering.number(factor)
+        common = next((pair for pair in remaining if pair[0] == by and numbering.number(pair[1]) == number), None)
         if common is None:
             undone.append((_INVERSE[by], factor))
         else:

@@ -138,8 +138,7 @@ class ZigzagExchange:
     def __init__(self, builder: Builder, mesh: Mesh, axis: int, size: int) -> None:
         self.builder, self.mesh, self.axis, self.size = builder, mesh, axis, size
         self.count = mesh.shape[axis]
-        index = build.all_slice(builder.iota([self.count], 0), mesh, mesh_axes=[axis], slice_axis=0, at=builder)
-        self.device = builder.reshape(index, [])
+        self.device = build.group_index(mesh, mesh_axes=[axis], at=builder)
         self._even = builder.compare("EQ", builder.elementwise("remainder", self.device, 2), 0)
 
     def exchanged(self, places: Sequence[ValueDim]) -> tuple[Half, Half]:

@@ -157,12 +157,12 @@ def _pipeline(loop: _PipelinedLoop) -> None:
     values = [gathered.value for gathered in loop.gathered]
     first_trip = _NextIteration(loop.body, dict(enumerate(loop.op.operands)), Builder.before(loop.op))
     initial = [first_trip.made(value) for value in values]
-    sum_type = _with_carried(loop.op, initial)
-    body = sum_type.regions[1].blocks[0]
+    wider_loop = _with_carried(loop.op, initial)
+    body = wider_loop.regions[1].blocks[0]
     count = len(body.arguments) - len(initial)
     for value, carried in zip(values, list(body.arguments)[count:], strict=True):
         value.replace_all_uses_with(carried)
-    last_trip = [] if loop.again else peel(sum_type, loop.counting)
+    last_trip = [] if loop.again else peel(wider_loop, loop.counting)
     end = list(body.operations)[-1].operation
     product = loop.gathered[-1].product
     builder = Builder.after(product)
@@ -211,20 +211,20 @@ class _NextIteration:
 def _with_carried(loop: ir.Operation, added: Sequence[ir.Value]) -> ir.Operation:
     """Replaces `loop` by one with further carried values, which start as `added` and do not change."""
     types = [value.type for value in added]
-    sum_type = Builder.before(loop).create(
+    wider_loop = Builder.before(loop).create(
         loop.name, [*(result.type for result in loop.results), *types], [*loop.operands, *added], dict(loop.attributes.items()), 2
     )
-    for narrow, wide_region in zip(loop.regions, sum_type.regions, strict=True):
+    for narrow, wide_region in zip(loop.regions, wider_loop.regions, strict=True):
         block = narrow.blocks[0]
         block.append_to(wide_region)
         for type_ in types:
             block.add_argument(type_, loop.location)
-    for result, wide_result in zip(loop.results, sum_type.results, strict=False):
+    for result, wide_result in zip(loop.results, wider_loop.results, strict=False):
         result.replace_all_uses_with(wide_result)
     loop.erase()
-    body = sum_type.regions[1].blocks[0]
+    body = wider_loop.regions[1].blocks[0]
     end = list(body.operations)[-1].operation
     handed_on = [*end.operands, *list(body.arguments)[-len(added) :]]
     Builder.before(end).op(end.name, [], handed_on)
     end.erase()
-    return sum_type
+    return wider_loop

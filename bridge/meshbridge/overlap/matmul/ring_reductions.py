@@ -22,7 +22,7 @@ Part = Callable[[Builder, ir.Value, Cut], ir.Value]
 """Computes a slice of the reduced value."""
 
 
-_MOST_BEHIND = 256
+_MOST_DEPENDENT = 256
 """The maximum number of operations that depend on a reduce-scatter whose ring overlaps with others, to bound the time. Not
 measured. Few depend on the gradient of a weight: those of its update."""
 
@@ -75,9 +75,7 @@ class Scatter:
         """Replaces the collective by the steps of a ring: half of a block along dimension `halved` travels each way, or all of it
         one way. Devices add a `part` of the reduced value to the received sum."""
         builder = Builder.before(self.op)
-        own = builder.reshape(
-            build.all_slice(builder.iota([self.count], 0), self.mesh, mesh_axes=[self.axis], slice_axis=0, at=builder), []
-        )
+        own = build.group_index(self.mesh, mesh_axes=[self.axis], at=builder)
         ways = (_RingDirection(1, self.count - 1), _RingDirection(-1, 1))
         if halved is None:
             total = self._sum(builder, own, ways[0], {}, part)
@@ -131,12 +129,12 @@ class RingReduction:
     def gain(self, prices: OverlapCosts) -> float:
         """Predicted seconds by which the step becomes shorter."""
         op, count = self.scatter.op, self.scatter.count
-        behind = forward_slice([op], limit=_MOST_BEHIND)
-        if len(behind) > _MOST_BEHIND:
+        dependent = forward_slice([op], limit=_MOST_DEPENDENT)
+        if len(dependent) > _MOST_DEPENDENT:
             return 0.0
         ways = 1 if self.halved is None else 2
         adding = (3 * (count - 1) + 1) * prices.memory_seconds(self.scatter.partial) / count + ways * count * prices.kernel_launch
-        return prices.gain_of_overlapped_reduction(op, count, ways, behind) - adding
+        return prices.gain_of_overlapped_reduction(op, count, ways, dependent) - adding
 
     def rewrite(self) -> None:
         """Writes the steps."""

@@ -109,7 +109,7 @@ class _Tie:
     awaited: ir.Value
     collective: ir.Operation
     "The collective that waits, or whose readers wait."
-    behind: tuple[tuple[ir.Operation, int], ...] = ()
+    after_barrier: tuple[tuple[ir.Operation, int], ...] = ()
     "Uses of the awaited value that move after the barrier: XLA:TPU removes unread values from one."
 
 
@@ -132,7 +132,7 @@ class _ScheduledBlock:
         self.runs = {op: scheduled[op] for op in self.operations if op in scheduled and op.name != BARRIER}
         self.large = sorted(large, key=lambda op: self.runs[op].start)
         self._awaited = self._awaited_by_products()
-        self._behind_products = self._computed_behind_products()
+        self._from_products = self._computed_from_products()
         late = (op for op in self.runs if op.name in CONTRACTIONS and self._late(op))
         self._late_products = sorted(late, key=lambda op: self.runs[op].start)
         self._bits = {op: 1 << number for number, op in enumerate((*self.large, *self._late_products))}
@@ -143,7 +143,7 @@ class _ScheduledBlock:
 
     def tie(self) -> int:
         """Inserts the barriers, and returns their number."""
-        ties = self._gathered() if self.late_scheduled == "gathers" else (*self._in_order(), *self._varying_factors())
+        ties = self._gathered() if self.late_scheduled == "gathers" else (*self._in_order(), *self._beside_collectives())
         together: dict[tuple[tuple[ir.Operation, int], ...], list[_Tie]] = {}
         for tie in ties:
             if self._may_wait(tie):
@@ -154,7 +154,7 @@ class _ScheduledBlock:
             at = Builder.after(op_of(shared[-1].awaited))
             handed_on = at.op(BARRIER, [value.type for value in values], values).results
             for tie, gathered in zip(shared, [*handed_on][1:], strict=True):
-                for user, place in tie.behind:
+                for user, place in tie.after_barrier:
                     user.operands[place] = gathered
             for user, place in uses:
                 user.operands[place] = handed_on[0]
@@ -196,7 +196,7 @@ class _ScheduledBlock:
             if self._late(collective):
                 late = collective
 
-    def _varying_factors(self) -> Iterator[_Tie]:
+    def _beside_collectives(self) -> Iterator[_Tie]:
         """Readers of collectives, neither late nor early, that wait for late products beside them."""
         needed = self._needed()
         for op in self.large if not self._is_body else ():
@@ -227,8 +227,8 @@ class _ScheduledBlock:
                 computing[chosen] -= self.runs[gather].seconds
                 tied.add(gather)
                 uses = ((use.owner.operation, use.operand_number) for use in gather.results[0].uses)
-                behind = ((user, place) for user, place in uses if self._is_behind(user, chosen))
-                yield _Tie(((chosen, 0),), gather.results[0], chosen, tuple(behind))
+                after_barrier = ((user, place) for user, place in uses if self._depends_on(user, chosen))
+                yield _Tie(((chosen, 0),), gather.results[0], chosen, tuple(after_barrier))
 
     def _may_follow(self, exchange: ir.Operation, gather: ir.Operation) -> bool:
         """True if, by the schedule, the gather ends before the exchange, does not wait for it, and no product that runs before
@@ -347,7 +347,7 @@ class _ScheduledBlock:
     def _waits(self, op: ir.Operation, source: ir.Operation) -> bool:
         return bool(self._before[op] & self._bits[source])
 
-    def _is_behind(self, op: ir.Operation, source: ir.Operation) -> bool:
+    def _depends_on(self, op: ir.Operation, source: ir.Operation) -> bool:
         """True if `op`, of the block or of an inner one, waits for `source`."""
         return (ancestor := ancestor_in(self.block, op)) is not None and self._waits(ancestor, source)
 
@@ -369,7 +369,7 @@ class _ScheduledBlock:
             if len(carried) == count:
                 return awaited
 
-    def _computed_behind_products(self) -> set[ir.Value]:
+    def _computed_from_products(self) -> set[ir.Value]:
         """The values computed from results of products; a barrier passes each operand on, as a checkpoint passes a parameter."""
         computed: set[ir.Value] = set()
         for op in self.operations:
@@ -383,7 +383,7 @@ class _ScheduledBlock:
         return op not in self._awaited
 
     def _early(self, op: ir.Operation) -> bool:
-        return self._behind_products.isdisjoint(op.operands)
+        return self._from_products.isdisjoint(op.operands)
 
     def _sources(self, op: ir.Operation) -> list[ir.Operation]:
         """The operations of the block that compute the operands of `op`."""
