@@ -14,7 +14,7 @@ from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.passes import PASSES, Pass
 from meshbridge.machines.compile_target import DEFAULT_TARGET, PARTS
 
-PASSES_IN = ("read", "legalize", "decide", "partition", "collectives", "overlap", "lowering", "upstream")
+PASSES_IN = ("read", "legalize", "decide", "partition", "collectives", "overlap", "lowering", "backends", "upstream")
 """The folders with passes."""
 
 

@@ -20,9 +20,9 @@ from jax.sharding import PartitionSpec as P
 import meshbridge
 from benchmarks.measure import placed, relative_error, unsharded
 from meshbridge import resharding
-from meshbridge.ir import groups, mlir, sequences
+from meshbridge.ir import groups, mlir, per_device
 from meshbridge.ir.mlir import ir
-from meshbridge.ops import rounds
+from meshbridge.ops import permute_rounds
 from meshbridge.pipeline import Options
 from meshbridge.read import formats
 from meshbridge.reports import partition_and_report
@@ -194,7 +194,7 @@ def length(name: str, devices: int) -> tuple[int, int]:
     ops = mlir.walk_all(program.module)
     pairs = sum(len(str(op.attributes[PAIRS])) for op in ops if PAIRS in op.attributes)
     text = str(program.module)
-    assert all(int(entries) <= sequences.LISTED for entries in TABLE.findall(text))
+    assert all(int(entries) <= per_device.LISTED for entries in TABLE.findall(text))
     return len(ops), len(text) - pairs
 
 
@@ -223,16 +223,16 @@ def test_families_do_not_grow_but_for_pairs_of_permutes(name: str, devices: int)
     assert many_text <= growth[1] * few_text
 
 
-@pytest.mark.parametrize("most_shifts", [rounds.MOST_SHIFTS, -8], ids=["by distance", "by number"])
+@pytest.mark.parametrize("most_shifts", [permute_rounds.MOST_SHIFTS, -8], ids=["by distance", "by number"])
 @pytest.mark.parametrize("name", [*WINDOWS, *PLANES])
 def test_what_is_computed_from_a_devices_number_is_right(name: str, most_shifts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The arithmetic of many devices on 8 of them, and rounds of pieces that go equally far or not."""
-    monkeypatch.setattr(sequences, "LISTED", 0)
-    monkeypatch.setattr(rounds, "MOST_SHIFTS", most_shifts)
-    rounds.rounds.cache_clear()
+    monkeypatch.setattr(per_device, "LISTED", 0)
+    monkeypatch.setattr(permute_rounds, "MOST_SHIFTS", most_shifts)
+    permute_rounds.permute_rounds.cache_clear()
     rows = 509 * 8 if name not in PLANES else 8 * 29
     partitioned = meshbridge.partition(family(name, 8, rows))
-    rounds.rounds.cache_clear()
+    permute_rounds.permute_rounds.cache_clear()
     assert not TABLE.search(partitioned.mlir_module())
     sizes, names = ((2, 4), ("x", "y")) if name in PLANES else ((8,), ("x",))
     sharding = NamedSharding(jax.make_mesh(sizes, names, axis_types=(jax.sharding.AxisType.Auto,) * len(sizes)), P(*names))
@@ -255,7 +255,7 @@ def unlisted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No permute lists devices, as on large meshes. Prices and plans are made anew: others were made with lists."""
 
     def forget() -> None:
-        for module in (planner, price, rounds, uneven):
+        for module in (planner, price, permute_rounds, uneven):
             for each in vars(module).values():
                 if hasattr(each, "cache_clear"):
                     each.cache_clear()

@@ -21,7 +21,7 @@ STAGES = pipeline.build()
 DERIVATIONS: dict[object, tuple[str, ...]] = {
     resharding: ("emit", "plan"),
     spmd: ("_shard", "computed_sharding"),
-    mesh_spmdization: ("alike",),
+    mesh_spmdization: ("partition_template",),
 }
 """By where they are defined."""
 

@@ -82,7 +82,7 @@ FIRST = int(os.environ.get("MESHBRIDGE_SEED", "0")) if LONG else 0
 
 
 def test_every_pass_has_a_generator() -> None:
-    folders = ("collectives", "overlap", "lowering")
+    folders = ("collectives", "overlap", "lowering", "backends")
     passes = {name for name, each in pass_names.registered_passes().items() if each.__module__.split(".")[1] in folders}
     assert passes == {*LOCAL, *GLOBAL, *ELSEWHERE}
 
