@@ -13,7 +13,7 @@ import jax
 import pytest
 
 import meshbridge
-from tests import architecture, documents
+from tests import architecture, documents, pass_tables
 from tests.documentation import DOCUMENTS, PAGES, run_blocks
 from tests.house import ROOT
 
@@ -120,6 +120,10 @@ def test_a_block_that_fails_is_found(tmp_path: Path) -> None:
 @pytest.mark.skipif(jax.__version_info__ < (0, 10), reason="the page shows IR as the newest jaxlib prints it")
 def test_architecture_is_up_to_date() -> None:
     assert architecture.PAGE.read_text() == architecture.page(), "write it anew: python -m tests.architecture"
+
+
+def test_tables_of_passes_are_up_to_date() -> None:
+    assert pass_tables.PAGE.read_text() == pass_tables.refreshed(), f"write them anew: {pass_tables.COMMAND}"
 
 
 HOMES = [ROOT, ROOT / "bridge" / "meshbridge", ROOT / "converters" / "meshbridge_converters"]
