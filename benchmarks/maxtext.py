@@ -193,9 +193,17 @@ STEPS = 8
 
 
 def page(rows: Sequence[Row]) -> str:
-    """A table of the machines, for each half of whose rows the constant is fitted, and one of the rows, for the first half."""
-    own = {name: [row for row in rows if row.machine.startswith(f"{name}:")] for name in MACHINES}
-    return "\n".join([*_machines(own), "", *_rows(own)])
+    """A table of the machines, for each half of whose rows the constant is fitted."""
+    return "\n".join(_machines(_by_machine(rows)))
+
+
+def steps(rows: Sequence[Row]) -> str:
+    """A table of the rows, the constant fitted on the first half of each machine's."""
+    return "\n".join(_rows(_by_machine(rows)))
+
+
+def _by_machine(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    return {name: [row for row in rows if row.machine.startswith(f"{name}:")] for name in MACHINES}
 
 
 def _machines(own: Mapping[str, Sequence[Row]]) -> Iterator[str]:
@@ -233,8 +241,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", default="", metavar="TEXT", help="only those whose title or machine contains that")
     parser.add_argument("--page", type=Path, metavar="FILE", help="the Markdown page that holds the tables")
     options = parser.parse_args(argv)
-    text = page([row for row in published() if options.rows in f"{row.title} {row.machine}"])
-    print(text)
+    rows = [row for row in published() if options.rows in f"{row.title} {row.machine}"]
+    text = page(rows)
+    print(f"{text}\n\n{steps(rows)}")
     if options.page:
         options.page.write_text(marked.replaced(options.page, "maxtext", COMMAND, text))
     return 0

@@ -2,7 +2,7 @@
 
 From the repository's root: `python -m benchmarks.models [--models NAME…] [--schemes NAME…] [--page FILE]`. The models are tiny:
 the table shows how many collectives a plan needs, what it computes twice, and what it holds. `make bench-models` writes
-docs/models.md.
+the means and the notable losses into docs/models.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import marked
-from benchmarks.targets import RECORDS, Case, Figure, measure, recorded, tables
+from benchmarks.targets import RECORDS, Case, Figure, measure, record_of, recorded, summary, tables
 from meshbridge.machines.target import parse
 from meshbridge.tools.compare.contestants import OURS, PEER
 from testdata.models.catalogue import models
@@ -22,6 +22,9 @@ from testdata.models.model import SCHEMES
 
 COMMAND = "make bench-models"
 TARGET = "gpu:h100:1x1x8"
+
+NOTABLE = 1.25
+"""The page shows a row if one of its figures is more than so many times Shardy's."""
 
 
 @dataclass(frozen=True)
@@ -49,24 +52,34 @@ FIGURES = (
 )
 
 
+def on_record() -> list[ModelCase]:
+    """The cases of which figures are on record, those of a scheme together."""
+    names = {key.partition(", ")[0] for key in record_of(ModelCase("", "", parse(TARGET)).record)}
+    return [ModelCase(name, scheme, parse(TARGET)) for scheme in SCHEMES for name in sorted(names)]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; 1 if our program did not compile somewhere."""
-    known = list(models())
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=known, default=known, metavar="NAME")
+    parser.add_argument("--models", nargs="+", metavar="NAME", help="default: all of testdata/models")
     parser.add_argument("--schemes", nargs="+", choices=list(SCHEMES), default=list(SCHEMES))
     parser.add_argument("--limit", type=int, default=300, metavar="SECONDS", help="what one compilation may take (default: 300)")
     parser.add_argument("--keep", action="store_true", help="take what is on record, where it is")
     parser.add_argument("--ours", action="store_true", help="the same, but of XLA with Shardy alone")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="the Markdown page that holds the table")
+    parser.add_argument("--measured", action="store_true", help="measure nothing, show what is on record")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="the Markdown page that holds the means and the notable losses")
     options = parser.parse_args(argv)
-    kept = [PEER] if options.ours else [OURS, PEER] if options.keep else []
-    cases = [ModelCase(name, scheme, parse(TARGET)) for scheme in options.schemes for name in options.models]
-    found = {case: measure(case, options.limit, kept=kept) for case in cases}
+    if options.measured:
+        found = recorded(on_record())
+    else:
+        kept = [PEER] if options.ours else [OURS, PEER] if options.keep else []
+        names = options.models or list(models())
+        cases = [ModelCase(name, scheme, parse(TARGET)) for scheme in options.schemes for name in names]
+        found = {case: measure(case, options.limit, kept=kept) for case in cases}
     print(tables(found, FIGURES))
     if options.page:
-        shown = recorded(ModelCase(name, scheme, parse(TARGET)) for scheme in SCHEMES for name in known)
-        options.page.write_text(marked.replaced(options.page, "models", COMMAND, tables(shown, FIGURES)))
+        text = summary(recorded(on_record()), FIGURES, losses=NOTABLE)
+        options.page.write_text(marked.replaced(options.page, "models", COMMAND, text))
     return 1 if any(both[OURS].get("error") for both in found.values()) else 0
 
 

@@ -108,8 +108,13 @@ def modelled_seconds(found: Mapping[str, Any], report: Report, target: Target) -
 
 
 def page(pairs: Sequence[Pair]) -> str:
-    """A table of the targets, and one of the programs."""
-    return "\n".join([*_summary(pairs), "", *_plans(pairs), "", *_programs(pairs)])
+    """A table of the targets, and one of plans of one program."""
+    return "\n".join([*_summary(pairs), "", *_plans(pairs)])
+
+
+def programs(pairs: Sequence[Pair]) -> str:
+    """A table of the programs."""
+    return "\n".join(_programs(pairs))
 
 
 def _summary(pairs: Sequence[Pair]) -> Iterator[str]:
@@ -172,8 +177,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--page", type=Path, metavar="FILE", help="the Markdown page that holds the tables")
     options = parser.parse_args(argv)
     cases = (Case(name, annotation, parse(t)) for t in TARGETS for name in BUILDERS for annotation in variants(name))
-    text = page([pair for case in cases if known(case) and (pair := measure(case))])
-    print(text)
+    pairs = [pair for case in cases if known(case) and (pair := measure(case))]
+    text = page(pairs)
+    print(f"{text}\n\n{programs(pairs)}")
     if options.page:
         options.page.write_text(marked.replaced(options.page, "predicted", COMMAND, text))
     return 0

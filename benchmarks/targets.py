@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, get_args
 
@@ -107,13 +108,13 @@ _NOTHING: tuple[object, ...] = (None, "", [], {})
 
 def known(case: Case) -> dict[str, Contestant]:
     """What is on record of each contestant, by name; nothing where nothing was measured."""
-    found: dict[str, Contestant] = _record(case.record).get(case.key, {})
+    found: dict[str, Contestant] = record_of(case.record).get(case.key, {})
     return found
 
 
 def keep(case: Case, found: Mapping[str, Contestant]) -> None:
     """Puts figures on record, in place of what stood there."""
-    rows = _record(case.record)
+    rows = record_of(case.record)
     rows[case.key] = {
         name: {key: figures[key] for key in KEPT if figures.get(key) not in _NOTHING} for name, figures in found.items()
     }
@@ -121,7 +122,8 @@ def keep(case: Case, found: Mapping[str, Contestant]) -> None:
     _write(case.record, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def _record(path: Path) -> dict[str, Any]:
+def record_of(path: Path) -> dict[str, Any]:
+    """What a file of RECORDS holds, by key; nothing where there is no such file."""
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found
 
@@ -222,51 +224,68 @@ FIGURES = (
     Figure("compile s", "compile_seconds", is_plan=False),
 )
 
-OVERVIEW = ("wire_bytes", "modelled")
-"""The figures of the overview, by key."""
-
 
 def tables(found: Found, figures: Sequence[Figure] = FIGURES) -> str:
     """A table for each target, with geometric means, and what failed."""
-    targets = dict.fromkeys(case.target for case in found)
     return "\n\n".join(
-        "\n".join(_table(target, {c: both for c, both in found.items() if c.target == target}, figures)) for target in targets
+        "\n".join(_table(target, {c: both for c, both in found.items() if c.target == target}, figures)) for target in _targets(found)
     )
 
 
+def _targets(found: Found) -> list[Target]:
+    return list(dict.fromkeys(case.target for case in found))
+
+
 def _table(target: Target, found: Found, figures: Sequence[Figure]) -> Iterator[str]:
-    yield f"**{target.text}**: {target.devices} of {target.machine.summary}"
-    yield ""
-    yield f"| program | annotated | {' | '.join(figure.heading for figure in figures)} |"
-    yield f"|---|---|{'---:|' * len(figures)}"
-    for case, both in found.items():
-        yield f"| {case.name} | {case.annotation} | {' | '.join(figure.cell(both) for figure in figures)} |"
-    for annotation in dict.fromkeys(case.annotation for case in found):
-        chosen = [both for case, both in found.items() if case.annotation == annotation]
-        yield f"| *geometric mean* | *{annotation}* | {' | '.join(_mean(figure, chosen) for figure in figures)} |"
-    yield ""
+    yield from (_title(target), "", *_heading(figures), *_rows(found, figures), *_means(found, figures), "")
     yield from _remarks(target, found)
 
 
+def _title(target: Target) -> str:
+    return f"**{target.text}**: {target.devices} of {target.machine.summary}"
+
+
+def _heading(figures: Sequence[Figure]) -> Iterator[str]:
+    yield f"| program | annotated | {' | '.join(figure.heading for figure in figures)} |"
+    yield f"|---|---|{'---:|' * len(figures)}"
+
+
+def _rows(found: Found, figures: Sequence[Figure]) -> Iterator[str]:
+    for case, both in found.items():
+        yield f"| {case.name} | {case.annotation} | {' | '.join(figure.cell(both) for figure in figures)} |"
+
+
+def _means(found: Found, figures: Sequence[Figure]) -> Iterator[str]:
+    for annotation in dict.fromkeys(case.annotation for case in found):
+        chosen = [both for case, both in found.items() if case.annotation == annotation]
+        yield f"| *geometric mean* | *{annotation}* | {' | '.join(_mean(figure, chosen) for figure in figures)} |"
+
+
 def overview(found: Found) -> str:
-    """One table of all targets: the figures of OVERVIEW of each program, and the geometric means of their ratios."""
-    targets = list(dict.fromkeys(case.target for case in found))
-    shown = [figure for figure in FIGURES if figure.key in OVERVIEW]
-    headings = [f"{target.text}: {figure.heading}" for target in targets for figure in shown]
-    lines = [f"| program | annotated | {' | '.join(headings)} |", f"|---|---|{'---:|' * len(headings)}"]
-    known = {(case.name, case.annotation) for case in found}
-    measured = {(case.name, case.annotation, case.target): both for case, both in found.items()}
-    rows = [(name, annotation) for annotation in ANNOTATIONS for name in BUILDERS if (name, annotation) in known]
-    for name, annotation in rows:
-        of_targets = [measured.get((name, annotation, target)) for target in targets]
-        cells = (figure.cell(both, ratio=False) if both else "" for both in of_targets for figure in shown)
-        lines.append(f"| {name} | {annotation} | {' | '.join(cells)} |")
-    for annotation in ANNOTATIONS:
-        chosen = [[both for c, both in found.items() if (c.target, c.annotation) == (target, annotation)] for target in targets]
-        if any(chosen):
-            means = (_mean(figure, of) if of else "" for of in chosen for figure in shown)
-            lines.append(f"| *geometric mean* | *{annotation}* | {' | '.join(means)} |")
-    return "\n".join(lines)
+    """One sentence: of each target the geometric mean of wire bytes, ours over Shardy's, of the programs with constraints."""
+    wire, *_ = FIGURES
+    shown, counts = [], []
+    for target in dict.fromkeys(case.target for case in found):
+        chosen = [both for case, both in found.items() if (case.target, case.annotation) == (target, "constrained")]
+        ratios = [ratio for both in chosen if (ratio := wire.ratio(both))]
+        counts.append(len(ratios))
+        shown.append(f"**{geometric_mean(ratios):.2f}** on {target.devices} {target.machine.summary.partition(',')[0]}")
+    return (
+        f"Geometric mean of bytes sent, ours over XLA's with Shardy: {', '.join(shown)}\n"
+        f"(up to {max(counts)} training and decoding steps with constraints; compiled ahead of time, not run)."
+    )
+
+
+def summary(found: Found, figures: Sequence[Figure] = FIGURES, *, losses: float = inf) -> str:
+    """A table for each target of the geometric means alone, and of the rows in which a figure is more than `losses` of Shardy's."""
+    return "\n\n".join("\n".join(_summary(target, found, figures, losses)) for target in _targets(found))
+
+
+def _summary(target: Target, found: Found, figures: Sequence[Figure], losses: float) -> Iterator[str]:
+    own = {case: both for case, both in found.items() if case.target == target}
+    worst = {case: both for case, both in own.items() if any((f.ratio(both) or 0) > losses for f in figures if f.is_plan)}
+    lines = list(_rows(worst, figures)) + list(_means(own, figures))
+    yield from (_title(target), "", *_heading(figures), *lines)
 
 
 def _left_out(cases: Sequence[Case]) -> Iterator[str]:
@@ -319,8 +338,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     cases = _cases(TARGETS, ANNOTATIONS, BUILDERS, options.compiler_options)
     shown = recorded(cases)
     if options.page:
-        mark = "targets" if options.compiler_options == "default" else f"targets, {options.compiler_options} options"
-        options.page.write_text(marked.replaced(options.page, mark, COMMAND, _text(shown, cases)))
+        is_default = options.compiler_options == "default"
+        mark = "targets" if is_default else f"targets, {options.compiler_options} options"
+        text = _text(shown, cases) if is_default else summary(shown)
+        options.page.write_text(marked.replaced(options.page, mark, COMMAND, text))
     if options.overview:
         options.overview.write_text(marked.replaced(options.overview, "overview", COMMAND, overview(shown)))
     return 1 if any(both[OURS].get("error") for both in found.values()) else 0
@@ -354,9 +375,9 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ours", action="store_true", help="the same, but of XLA with Shardy alone")
     parser.add_argument("--measured", action="store_true", help="measure nothing, show what is on record")
     parser.add_argument("--json", type=Path, default=FOLDER.with_suffix(".json"), metavar="FILE", help="all figures")
-    help_ = "the Markdown page that holds the tables, of all that is on record"
+    help_ = "the Markdown page that holds what is on record: all rows, of the best options the means alone"
     parser.add_argument("--page", type=Path, metavar="FILE", help=help_)
-    parser.add_argument("--overview", type=Path, metavar="FILE", help="the Markdown page that holds one table of all targets")
+    parser.add_argument("--overview", type=Path, metavar="FILE", help="the Markdown page that says the means in a sentence")
     return parser.parse_args(argv)
 
 

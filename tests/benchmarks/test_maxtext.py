@@ -92,6 +92,7 @@ def test_the_constant_makes_the_mean_right() -> None:
     ratios = [each.seconds(efficiency) / each.published for each in rows]
     assert ratios[0] * ratios[1] == pytest.approx(1, rel=1e-4)
     assert fitted([row(10, 4, 2)]) == pytest.approx(0.5, rel=1e-4)
-    lines = maxtext.page([row(10, 5, 0, "a"), row(10, 5, 0, "b"), row(10, 5, 0, "c"), row(10, 7, 0, "d")]).splitlines()
+    rows = [row(10, 5, 0, "a"), row(10, 5, 0, "b"), row(10, 5, 0, "c"), row(10, 7, 0, "d")]
+    lines = maxtext.page(rows).splitlines()
     assert lines[2] == "| v5p | 0.500 | 2 rows, from the first on | 1.18 (1.00 to 1.40) | 1 of 2 |"
-    assert lines[-1] == "| d | v5p:2x2x2 | 8 | 10.00 | 1 | 1.40 |  |"
+    assert maxtext.steps(rows).splitlines()[-1] == "| d | v5p:2x2x2 | 8 | 10.00 | 1 | 1.40 |  |"

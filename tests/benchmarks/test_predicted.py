@@ -27,7 +27,9 @@ def test_tables() -> None:
         "| tpu:v5e:2x4 | 2 | -1.000 | 1.00 (0.50 to 2.00) | 1.00 (0.33 to 3.00) |",
         "| gpu:h100:1x1x8 | 2 | 1.000 | 0.50 (0.50 to 0.50) | 1.00 (1.00 to 1.00) |",
     ]
-    assert "| vocab_loss | inputs | 2.0 / 1.0 = 2.00 | 3.0 / 1.0 = 3.00 | 2.0 / 4.0 = 0.50 | 1.0 / 1.0 = 1.00 |" in lines
+    assert "| vocab_loss | inputs | 2.0 / 1.0 = 2.00 | 3.0 / 1.0 = 3.00 | 2.0 / 4.0 = 0.50 | 1.0 / 1.0 = 1.00 |" in (
+        predicted.programs(pairs).splitlines()
+    )
 
 
 def test_plans_of_one_program_are_compared() -> None:

@@ -52,15 +52,20 @@ def test_means_are_of_ratios_and_count_losses() -> None:
 
 def test_an_overview_is_of_all_targets() -> None:
     gpu = parse("gpu:h100:1x1x8")
-    found = {Case("unet", "constrained", TPU): both(1e6, 2e6), Case("unet", "inputs", gpu): both(3e6, 1e6)}
-    lines = targets.overview(found).splitlines()
-    assert lines[0].count("wire MB") == 2
-    assert lines[2] == "| unet | constrained | 1.0 / 2.0 | - / - |  |  |"
-    assert lines[3] == "| unet | inputs |  |  | **3.0 / 1.0** | - / - |"
-    assert lines[4:] == [
-        "| *geometric mean* | *constrained* | 0.50 of 1 | - |  |  |",
-        "| *geometric mean* | *inputs* |  |  | 3.00 of 1, 1 lost | - |",
-    ]
+    found = {Case("unet", "constrained", TPU): both(1e6, 2e6), Case("unet", "constrained", gpu): both(2e6, 1e6)}
+    text = targets.overview(found)
+    assert "ours over XLA's with Shardy: **0.50** on 8 TPU v5e, **2.00** on 8 NVIDIA H100 SXM" in text
+    assert "up to 1 training and decoding steps" in text
+
+
+def test_a_summary_has_the_means_and_the_losses() -> None:
+    cases = [Case(name, "constrained", TPU) for name in ("unet", "resnet50")]
+    found = dict(zip(cases, (both(1e6, 2e6), both(8e6, 1e6)), strict=True))
+    means, losses = targets.summary(found, [WIRE]), targets.summary(found, [WIRE], losses=1.1)
+    assert "| *geometric mean* | *constrained* | 2.00 of 2, 1 lost |" in means
+    assert "resnet50" not in means
+    assert "| resnet50 | constrained | **8.0 / 1.0 = 8.00** |" in losses
+    assert "unet" not in losses
 
 
 def test_what_does_not_fit_is_named() -> None:
@@ -80,7 +85,7 @@ def test_a_run_keeps_what_was_measured(
     readme.write_text(f"<!-- overview: begin ({targets.COMMAND}) -->\n<!-- overview: end -->")
     said = ["--programs", "vocab_loss", "--annotations", "constrained", "--targets", TPU.text, "--keep"]
     assert targets.main([*said, "--json", str(out), "--page", str(page), "--overview", str(readme)]) == 0
-    assert "1.0 / 2.0 |" in readme.read_text()
+    assert "**0.50** on 8 TPU v5e" in readme.read_text()
     assert "1.0 / 2.0 = 0.50" in page.read_text()
     assert "| resnet50 | constrained | 0.0 / 7.0 |" in page.read_text(), "the page holds what was not asked for now, too"
     printed = capsys.readouterr().out
@@ -104,8 +109,8 @@ def test_each_under_its_best_options(tmp_path: Path, monkeypatch: pytest.MonkeyP
     page.write_text(f"<!-- {mark}: begin ({targets.COMMAND}) -->\n<!-- {mark}: end -->")
     said = ["--programs", "vocab_loss", "--annotations", "constrained", "--targets", TPU.text, "--measured", "--json"]
     assert targets.main([*said, str(tmp_path / "out.json"), "--compiler-options", "best", "--page", str(page)]) == 0
-    assert "3.0 / 4.0 = 0.75" in page.read_text()
-    assert "1.0 / 2.0" not in page.read_text()
+    assert "| *geometric mean* | *constrained* | 0.75 of 1 |" in page.read_text(), "the page has the means alone"
+    assert "3.0 / 4.0 = 0.75" in capsys.readouterr().out
 
 
 def test_a_program_that_cannot_be_made_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
