@@ -28,8 +28,8 @@ QUICK = (
 """Pages whose code runs in `make test`, in less than 60 s of CPU time together; others are slow."""
 
 OF_THE_README = (
+    "docs/compare.md",
     "docs/converters.md",
-    "docs/explain.md",
     "docs/mutations.md",
     "docs/other-compilers.md",
     "docs/report.md",
