@@ -1,4 +1,4 @@
-"""Writes `docs/architecture.md`: the folders with what they import, the stages with their passes, and a program at every stage.
+"""Writes `docs/architecture.md`: the folders with what they import, the stages with their passes, and a program at some stages.
 
 From the repository's root: `python -m tests.architecture`.
 """
@@ -29,18 +29,26 @@ STAGES = {
 """Who makes each stage, a folder but for the first, and its IR."""
 
 REMARKS = {
-    "source": "Two layers, the batch sharded along `data`, the hidden dimension along `model`; nothing is said of the results.",
-    "annotated": "Axes have numbers in the mesh dialect: `data` is 0, `model` is 1. Only what the user sharded is annotated.",
-    "legal": "The call of `@relu` is inlined, and `dot`, which has no sharding rule, is `dot_general`, which has one.",
+    "source": "Two layers. The batch is sharded along `data`, the hidden dimension along `model`; the results are left open.",
+    "annotated": "The same with `mesh.shard` on the tensors that the user sharded. Axes have numbers: `data` is 0, `model` is 1.",
+    "legal": "The call of `@relu` is inlined, and `dot`, which has no sharding rule, becomes `dot_general`, which has one.",
     "decided": (
         "Each option gives the mesh axes of each loop: the second product contracts a dimension that is sharded along axis 1. The"
-        " pipeline hands the `Decisions` on without writing them down; `--emit annotated` writes them as here."
+        " pipeline passes `Decisions` on in memory; `--emit annotated` writes them as here."
     ),
-    "partitioned": "A device holds 4 of 8 rows and half of each weight. Both sums over axis 1 are partial values, all-reduced.",
-    "optimised": "Two all-reduces over the same axis travel as one: a message costs time however small it is.",
-    "lowered": "What `meshbridge.partition` gives back: global shapes outside, one manual computation over all axes inside.",
+    "partitioned": (
+        "A device holds 4 of 8 rows and half of each weight. Both sums over axis 1 are partial values, which are all-reduced."
+    ),
+    "optimised": "The two all-reduces over one axis are combined, because a collective takes time to start.",
+    "lowered": (
+        "The form `exported`, which `meshbridge.partition` gives back: global shapes outside, one manual computation over all axes"
+        " inside, StableHLO collectives in it."
+    ),
 }
 """What to look at in the program at each stage."""
+
+SHOWN = ("source", "decided", "partitioned", "optimised")
+"""The stages whose IR the page shows."""
 
 
 def page() -> str:
@@ -94,7 +102,8 @@ def _stage_rows() -> Iterator[str]:
 def _walk() -> Iterator[str]:
     texts = _texts(pipeline.Options()) | {"decided": _texts(pipeline.Options(emit="annotated"))["decided"]}
     for stage, text in texts.items():
-        yield f"### {stage.capitalize()}\n\n{REMARKS[stage]}\n\n```mlir\n{_wrapped(text).strip()}\n```\n"
+        ir_text = f"\n```mlir\n{_wrapped(text).strip()}\n```\n" if stage in SHOWN else ""
+        yield f"**{stage.capitalize()}.** {REMARKS[stage]}\n{ir_text}"
 
 
 def _texts(options: pipeline.Options) -> dict[str, str]:
@@ -124,34 +133,33 @@ def _wrapped(text: str) -> str:
 
 HEAD = """# Architecture
 
-Written by `python -m tests.architecture` from the code; a test holds this page to it. [CONTRIBUTING.md](../CONTRIBUTING.md) says
-how to change what is drawn here, [references.md](references.md) names the documents that the dialect comes from.
+How the code is organised, and what happens to a program on its way. Written by `python -m tests.architecture` from the code; a test
+holds this page to it. [CONTRIBUTING.md](../CONTRIBUTING.md) says how to change what is described here,
+[references.md](references.md) names the documents that specify the dialect.
 
 ```text
 {way}
 ```
 
-Between two stages stands the folder whose passes lead from one to the other. Every stage is IR that can be printed, saved and
-continued from. `cost`, `ops`, `resharding`, `analysis`, `dialect` and `ir` are what the stages share, `tools` and `api` what
-people meet. `verify` shares nothing but the door to MLIR with what it checks; `upstream` holds what only LLVM's `mlir-opt` has.
-The formats (jax.export, Shardy, GSPMD, LLVM's spellings) live in a package of their own, `converters/meshbridge_converters/`,
-which imports meshbridge and is found through entry points.
+A folder stands between two stages if its passes lead from one to the other. Every stage is IR that you can print, save and continue
+from. The stages share `cost`, `ops`, `resharding`, `analysis`, `dialect` and `ir`. `verify` shares nothing with the code that it
+checks, except the bindings of MLIR. `upstream` has what only LLVM's `mlir-opt` has. The formats (jax.export, Shardy, GSPMD, LLVM's
+spellings) are a package of their own, `converters/meshbridge_converters/`, which imports meshbridge and is found by entry points.
 
 ## The folders
 
-`bridge/meshbridge/`, from the top down. Each imports only what stands below it (`tests/test_house.py`).
-The tests of a folder stand in the folder of `tests/` that has its name.
+`bridge/meshbridge/`, from the top down. Each imports only folders below it (`tests/test_house.py`). The tests of a folder are in the
+folder of `tests/` with the same name.
 """
 
 STAGES_HEAD = """## The stages
 
-The passes are those of the pipeline `exported`, in order.
+The passes of the pipeline `exported`, in order.
 """
 
-WALK_HEAD = """## The way of one program
+WALK_HEAD = """## One program on its way
 
-`testdata/walkthrough/two_layers.mlir`, as each stage leaves it. `mesh-opt` runs the passes one by one, and `mesh-opt
---mlir-print-ir-after-all` prints what each does.
+`testdata/walkthrough/two_layers.mlir` after each stage. `mesh-opt --mlir-print-ir-after-all` prints it after each pass.
 """
 
 

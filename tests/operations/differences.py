@@ -1,12 +1,11 @@
-"""Writes `docs/differences.md`: where our loops and Shardy's factors of the same op differ, over `tests/operations/samples.py`.
+"""Where our loops and Shardy's factors of the same op differ, over `tests/operations/samples.py`: a section of `docs/status.md`.
 
-From the repository's root: `python -m tests.operations.differences`. A difference without a reason in REASONS fails a test.
+A difference without a reason in REASONS fails a test.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from meshbridge.ir.mlir import context, ir, run_stock_passes, sdy, walk_all
 from meshbridge.ops.rule import RULES, SHARDING_RULE, Interface, ShardingRule, shape_of
@@ -187,39 +186,37 @@ def _described(role: Role) -> str:
     return f"{role.kind} with {partners}" if partners else role.kind
 
 
-HEAD = """# Where our loops differ from Shardy's factors
+HEAD = """## Where loops differ from Shardy's factors
 
-Written by `python -m tests.operations.differences`, which compares the loops of each op in `tests/operations/samples.py` with
-what Shardy's `sdy-populate-op-sharding-rules` says of the same op; a test fails on a difference that has no reason here.
-
-*parallel*: split without exchanging anything. *joined*: the results of shards are joined by a reduction (Shardy's `reduction`).
-*exchanged*: split, while devices exchange parts of shards (`permutation`). *whole*: not split (`need_replication`).
-
+Beside what Shardy's `sdy-populate-op-sharding-rules` says of the same samples; a test fails on a difference that has no reason here.
+*parallel*: split without communication. *joined*: results of shards are reduced (Shardy's `reduction`). *exchanged*: split, while
+devices exchange parts of shards (`permutation`). *whole*: not split (`need_replication`).
 """
 
 
-def page() -> str:
-    """The page: a row for each dimension, and one for each reason why Shardy has no rule."""
-    found = differences()
-    rows = [[f"`{one.op}`", one.what, one.here, one.shardy, reason(one.op)] for one in found if one.what != EVERY]
+def section() -> str:
+    """The section of the page: a row for each op and way of differing, and one for each reason why one of both has no rule."""
+    alike: dict[tuple[str, str, str, str], list[str]] = {}
     without: dict[str, list[str]] = {}
-    for one in found:
+    for one in differences():
+        why = reason(one.op)
         if one.what == EVERY:
-            without.setdefault(reason(one.op), []).append(f"`{one.op}`")
+            without.setdefault(why, []).append(f"`{one.op}`")
+        else:
+            alike.setdefault((f"`{one.op}`", _kind(one.here), _kind(one.shardy), why), []).append(one.what)
+    rows = [[op, ", ".join(places), here, shardy, why] for (op, here, shardy, why), places in alike.items()]
     return "\n".join(
         [
             HEAD,
-            "## Dimensions\n",
-            _table(["op", "dimension", "here", "Shardy", "why"], rows),
-            "## Ops that only one of the two knows\n",
-            _table(["ops", "why"], [[", ".join(ops), why] for why, ops in without.items()]),
+            _table(["op", "dimensions", "here", "Shardy", "why"], rows),
+            _table(["ops that only one of both knows", "why"], [[", ".join(ops), why] for why, ops in without.items()]),
         ]
     )
 
 
+def _kind(described: str) -> str:
+    return described.partition(" with ")[0]
+
+
 def _table(header: list[str], rows: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in [header, ["---"] * len(header), *rows])
-
-
-if __name__ == "__main__":
-    (Path(__file__).parents[2] / "docs" / "differences.md").write_text(page())

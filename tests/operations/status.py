@@ -1,11 +1,13 @@
-"""Writes `docs/status.md`: what happens to each op of StableHLO and CHLO, from the registrations and from the samples that run.
+"""Writes `docs/status.md`: what happens to each op of StableHLO and CHLO, and where Shardy treats it differently.
+
+From the registrations, and from the samples that run.
 
 From the repository's root: `python -m tests.operations.status`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,9 +21,11 @@ from meshbridge.legalize.legalize import Legalize
 from meshbridge.legalize.table import PATTERNS, STATIC_FORMS
 from meshbridge.ops.rule import RULES, Interface, ShardingRule
 from meshbridge.ops.spmd import SPMD_LOWERINGS
-from meshbridge.ops.unsupported import MANUAL_ONLY, UNSUPPORTED
+from tests.operations import differences
 from tests.operations.sample_cases import MESHES, case, is_uneven
 from tests.operations.samples import SAMPLES, Sample
+
+PAGE = Path(__file__).parents[2] / "docs" / "status.md"
 
 WITHOUT_SAMPLE = {
     "stablehlo.after_all": "a token; nothing to split",
@@ -44,7 +48,7 @@ def op_names() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Row:
-    """One op of the table."""
+    """One op."""
 
     op: str
     rule: str
@@ -52,11 +56,14 @@ class Row:
     legalization: str = ""
     parallel: bool = False
     joined: bool = False
-    tests: str = ""
+    samples: int = 0
+    is_uneven: bool = False
+    """Whether a test runs it in shards of different sizes."""
 
-    def cells(self) -> list[str]:
+    def treatment(self) -> tuple[str, ...]:
+        """What happens to it, as cells of the table."""
         marks = ["yes" if mark else "" for mark in (self.parallel, self.joined)]
-        return [f"`{self.op}`", self.rule, self.lowering, self.legalization, *marks, self.tests]
+        return (self.rule, self.lowering, self.legalization, *marks)
 
 
 def rows() -> list[Row]:
@@ -78,7 +85,8 @@ def _row(name: str, samples: list[Sample]) -> Row:
         ", ".join(f"`{step}`" for step in legalizations().get(name, ())),
         parallel=any(_parallel(rule) for rule in rules),
         joined=any(_joined(rule) for rule in rules),
-        tests=_tests(samples),
+        samples=sum(sample.runs for sample in samples),
+        is_uneven=any(_runs_unevenly(sample) for sample in samples),
     )
 
 
@@ -111,13 +119,6 @@ def legalizations() -> dict[str, tuple[str, ...]]:
         for name in entry.names:
             found.setdefault(name, []).append(pattern)
     return {name: tuple(steps) for name, steps in found.items()}
-
-
-def _tests(samples: list[Sample]) -> str:
-    """How many samples of the op run, and whether one of them runs in shards of different sizes."""
-    runs = sum(sample.runs for sample in samples)
-    kinds = [f"{runs} sample{'s' if runs > 1 else ''}"] if runs else []
-    return ", ".join([*kinds, *["uneven"] * any(_runs_unevenly(sample) for sample in samples)])
 
 
 def _rules(sample: Sample) -> list[ShardingRule]:
@@ -155,29 +156,37 @@ def _runs_unevenly(sample: Sample) -> bool:
 
 HEAD = """# Every operation of StableHLO and CHLO
 
-Written by `python -m tests.operations.status` from the registrations and from the samples in `tests/operations/samples.py`, which
-`tests/operations/test_samples.py` runs on 2x4 and 2x3 devices and compares with one device; a test holds this page to them. The
-families in `tests/operations/families/` draw cases of every op at random beyond that (`tests/operations/test_properties.py`),
-which are not counted here. Files are those of `bridge/meshbridge/`.
+What happens to an op when its program is partitioned: look it up here. Written by `python -m tests.operations.status` from the
+registrations and from the samples in `tests/operations/samples.py`, which run on 2x4 and 2x3 devices and are compared with one
+device (`tests/operations/test_samples.py`); drawn cases of every family run beyond that (`tests/operations/families/`).
 
-- *sharding rule*: the file that says which dimensions of operands and results correspond. Where none stands, the op has none of
-  its own: it is rewritten first, or it runs replicated on gathered operands.
-- *SPMD lowering*: the file that says what the op becomes on one device's shards, which is the rule's file; *default* is the same
-  op on the shapes of shards.
-- *legalization*: the patterns of the pass `legalize` that may rewrite the op before shardings are decided.
-- *parallel*: dimensions that can be sharded without communication.
-- *joined*: dimensions that can be sharded although devices then communicate: reductions, windows, indexed dimensions.
-- *tests*: the samples that run; *uneven*: one of them in shards of different sizes.
+| column | meaning |
+|---|---|
+| sharding rule | the file of `bridge/meshbridge/` that says which dimensions of operands and results correspond. An op without one is rewritten first, or runs replicated on gathered operands |
+| SPMD lowering | the file that says what the op becomes on shards; *default* is the same op on the shapes of shards |
+| legalization | the patterns of the pass `legalize` that may rewrite the op before shardings are decided |
+| parallel | has dimensions that are sharded without communication |
+| joined | has dimensions that are sharded with communication: reductions, windows, indexed dimensions |
+| samples | how many run, and how many ops of the row run in shards of different sizes |
 
 """
 
 
 def page() -> str:
-    """The page."""
-    header = ["op", "sharding rule", "SPMD lowering", "legalization", "parallel", "joined", "tests"]
-    lines = [header, ["---"] * len(header), *[row.cells() for row in rows()]]
-    return HEAD + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    """The page: a row for all ops that are treated alike, and where Shardy treats an op differently."""
+    alike: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows():
+        alike.setdefault(row.treatment(), []).append(row)
+    header = ["ops", "sharding rule", "SPMD lowering", "legalization", "parallel", "joined", "samples"]
+    lines = [header, ["---"] * len(header), *[_cells(treatment, ops) for treatment, ops in alike.items()]]
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"{HEAD}{table}\n{differences.section()}"
+
+
+def _cells(treatment: tuple[str, ...], ops: Sequence[Row]) -> list[str]:
+    samples, uneven = sum(row.samples for row in ops), sum(row.is_uneven for row in ops)
+    return [", ".join(f"`{row.op}`" for row in ops), *treatment, f"{samples}, {uneven} uneven" if samples else ""]
 
 
 if __name__ == "__main__":
-    (Path(__file__).parents[2] / "docs" / "status.md").write_text(page())
+    PAGE.write_text(page())
