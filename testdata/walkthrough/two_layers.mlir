@@ -1,4 +1,4 @@
-// Two layers and a penalty on the second one's weights, sharded by data and model: docs/architecture.md shows it at every stage.
+// Two layers and a penalty on the second one's weights, sharded by data and model: docs/architecture.md shows it on its way.
 sdy.mesh @mesh = <["data"=2, "model"=2]>
 
 func.func @main(%x: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>},
