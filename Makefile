@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PARALLEL := -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test plans test-slow test-all test-oldest test-versions test-jax wheel docs lint format bench bench-scale bench-targets bench-models bench-predicted bench-maxtext test-targets test-targets-all test-models test-models-all test-codebases bench-codebases clean
+.PHONY: help demo quick test plans test-slow test-all test-oldest test-versions test-jax wheel docs pictures lint format bench bench-scale bench-targets bench-models bench-predicted bench-maxtext test-targets test-targets-all test-models test-models-all test-codebases bench-codebases clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -129,6 +129,9 @@ $(VENV)/.docs: $(READY)
 
 docs: $(VENV)/.docs  ## the documentation as a site, in build/site; a link that leads nowhere is an error
 	$(BIN)/mkdocs build --quiet
+
+pictures: $(READY)  ## draw the pictures of README.md from what the commands print
+	$(BIN)/python docs/pictures/pictures.py
 
 wheel: $(READY)  ## the packages that a release uploads, in build/dist
 	$(BIN)/python -m build --outdir build/dist

@@ -228,7 +228,8 @@ FIGURES = (
 def tables(found: Found, figures: Sequence[Figure] = FIGURES) -> str:
     """A table for each target, with geometric means, and what failed."""
     return "\n\n".join(
-        "\n".join(_table(target, {c: both for c, both in found.items() if c.target == target}, figures)) for target in _targets(found)
+        "\n".join(_table(target, {c: both for c, both in found.items() if c.target == target}, figures))
+        for target in _targets(found)
     )
 
 

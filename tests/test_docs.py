@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import ModuleType
 
 import jax
 import pytest
@@ -120,6 +122,28 @@ def test_a_block_that_fails_is_found(tmp_path: Path) -> None:
 @pytest.mark.skipif(jax.__version_info__ < (0, 10), reason="the page shows IR as the newest jaxlib prints it")
 def test_architecture_is_up_to_date() -> None:
     assert architecture.PAGE.read_text() == architecture.page(), "write it anew: python -m tests.architecture"
+
+
+@pytest.fixture(scope="module")
+def pictures() -> ModuleType:
+    """What draws the pictures of README.md."""
+    spec = importlib.util.spec_from_file_location("pictures", ROOT / "docs" / "pictures" / "pictures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 10), reason="the picture is of the report with the newest jax")
+def test_the_picture_of_the_report_is_what_is_printed(pictures: ModuleType) -> None:
+    assert (pictures.FOLDER / "report.svg").read_text() == pictures.report_svg(), "draw it anew: make pictures"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(jax.__version_info__ < (0, 10), reason="the picture is of the search with the newest jax")
+def test_the_picture_of_the_search_is_what_is_printed(pictures: ModuleType) -> None:
+    assert (pictures.FOLDER / "search.svg").read_text() == pictures.search_svg(), "draw it anew: make pictures"
 
 
 def test_tables_of_passes_are_up_to_date() -> None:

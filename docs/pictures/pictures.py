@@ -119,7 +119,7 @@ def page_png(path: Path) -> None:
         page = Path(folder) / "report.html"
         os.chdir(FOLDER)  # where the page finds train.py
         page.write_text(report(SOURCE).to_html("train.py"))
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1100,900"]
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1100,860"]
         subprocess.run([browser, *flags, f"--screenshot={path}", page.as_uri()], check=True, capture_output=True)
 
 
