@@ -278,7 +278,7 @@ def overview(found: Found) -> str:
 
 
 def summary(found: Found, figures: Sequence[Figure] = FIGURES, *, losses: float = inf) -> str:
-    """A table for each target of the geometric means alone, and of the rows in which a figure is more than `losses` of Shardy's."""
+    """A table for each target: the geometric means, and the rows in which a figure is more than `losses` times Shardy's."""
     return "\n\n".join("\n".join(_summary(target, found, figures, losses)) for target in _targets(found))
 
 

@@ -41,8 +41,8 @@ REMARKS = {
     ),
     "optimised": "The two all-reduces over one axis are combined, because a collective takes time to start.",
     "lowered": (
-        "The form `exported`, which `meshbridge.partition` gives back: global shapes outside, one manual computation over all axes"
-        " inside, StableHLO collectives in it."
+        "The form `exported`, which `meshbridge.partition` gives back: global shapes outside, one manual computation over all"
+        " axes inside, StableHLO collectives in it."
     ),
 }
 """What to look at in the program at each stage."""
@@ -133,23 +133,24 @@ def _wrapped(text: str) -> str:
 
 HEAD = """# Architecture
 
-How the code is organised, and what happens to a program on its way. Written by `python -m tests.architecture` from the code; a test
-holds this page to it. [CONTRIBUTING.md](../CONTRIBUTING.md) says how to change what is described here,
+How the code is organised, and what happens to a program on its way. Written by `python -m tests.architecture` from the code; a
+test holds this page to it. [CONTRIBUTING.md](../CONTRIBUTING.md) says how to change what is described here,
 [references.md](references.md) names the documents that specify the dialect.
 
 ```text
 {way}
 ```
 
-A folder stands between two stages if its passes lead from one to the other. Every stage is IR that you can print, save and continue
-from. The stages share `cost`, `ops`, `resharding`, `analysis`, `dialect` and `ir`. `verify` shares nothing with the code that it
-checks, except the bindings of MLIR. `upstream` has what only LLVM's `mlir-opt` has. The formats (jax.export, Shardy, GSPMD, LLVM's
-spellings) are a package of their own, `converters/meshbridge_converters/`, which imports meshbridge and is found by entry points.
+A folder stands between two stages if its passes lead from one to the other. Every stage is IR that you can print, save and
+continue from. The stages share `cost`, `ops`, `resharding`, `analysis`, `dialect` and `ir`. `verify` shares nothing with the
+code that it checks, except the bindings of MLIR. `upstream` has what only LLVM's `mlir-opt` has. The formats (jax.export,
+Shardy, GSPMD, LLVM's spellings) are a package of their own, `converters/meshbridge_converters/`, which imports meshbridge and
+is found by entry points.
 
 ## The folders
 
-`bridge/meshbridge/`, from the top down. Each imports only folders below it (`tests/test_house.py`). The tests of a folder are in the
-folder of `tests/` with the same name.
+`bridge/meshbridge/`, from the top down. Each imports only folders below it (`tests/test_house.py`). The tests of a folder are in
+the folder of `tests/` with the same name.
 """
 
 STAGES_HEAD = """## The stages

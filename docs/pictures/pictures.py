@@ -1,7 +1,8 @@
 """Draws the pictures of README.md from what meshbridge prints of `train.py` beside this file.
 
 From the repository's root: `python docs/pictures/pictures.py`. `report.svg` is the report before and after a fix of one line,
-`search.svg` what a search finds for the step without any sharding, `page.png` the report as a page, drawn by Chromium if it is there.
+`search.svg` what a search finds for the step without any sharding, and `page.png` the report as a page, drawn by Chromium if it
+is there.
 """
 
 from __future__ import annotations

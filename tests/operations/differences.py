@@ -188,9 +188,9 @@ def _described(role: Role) -> str:
 
 HEAD = """## Where loops differ from Shardy's factors
 
-Beside what Shardy's `sdy-populate-op-sharding-rules` says of the same samples; a test fails on a difference that has no reason here.
-*parallel*: split without communication. *joined*: results of shards are reduced (Shardy's `reduction`). *exchanged*: split, while
-devices exchange parts of shards (`permutation`). *whole*: not split (`need_replication`).
+Beside what Shardy's `sdy-populate-op-sharding-rules` says of the same samples; a test fails on a difference without a reason.
+*parallel*: split without communication. *joined*: results of shards are reduced (Shardy's `reduction`). *exchanged*: split,
+while devices exchange parts of shards (`permutation`). *whole*: not split (`need_replication`).
 """
 
 

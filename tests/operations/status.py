@@ -162,7 +162,7 @@ device (`tests/operations/test_samples.py`); drawn cases of every family run bey
 
 | column | meaning |
 |---|---|
-| sharding rule | the file of `bridge/meshbridge/` that says which dimensions of operands and results correspond. An op without one is rewritten first, or runs replicated on gathered operands |
+| sharding rule | the file of `bridge/meshbridge/` that relates dimensions; an op without one is rewritten or gathered |
 | SPMD lowering | the file that says what the op becomes on shards; *default* is the same op on the shapes of shards |
 | legalization | the patterns of the pass `legalize` that may rewrite the op before shardings are decided |
 | parallel | has dimensions that are sharded without communication |
