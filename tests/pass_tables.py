@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from itertools import pairwise
 from pathlib import Path
+from typing import get_args
 
 from benchmarks import marked
 from meshbridge import pipeline
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
 from meshbridge.ir.passes import Pass
-from meshbridge.machines.machine import machines
+from meshbridge.machines.compile_target import PARTS, CompileTarget
+from meshbridge.machines.machine import OptionSet, machines
 from meshbridge.pass_names import registered_passes
 from tests.house import ROOT, imports
 
@@ -27,6 +29,9 @@ COMMAND = "python -m tests.pass_tables"
 FOLDERS = ("collectives", "overlap")
 ELSEWHERE = ("largest-as-floats",)
 """A pass of another folder that chooses between forms of a collective."""
+
+TARGET = "target"
+"""The field of passes that ask something of a machine; its parts are options that all of them have."""
 
 GENERAL = ("canonicalize", "cse", "simplify")
 """Passes that MLIR has too: they do for mesh operations what MLIR's do for all others."""
@@ -56,7 +61,7 @@ def _parts() -> dict[str, str]:
     default = _names(pipeline.Options())
     found |= dict.fromkeys(default, "every plan")
     for _, name in sorted(machines()):
-        under = [_names(pipeline.Options(machine=name, compiler_options=options)) for options in ("default", "best")]
+        under = [_names(pipeline.Options(target=CompileTarget.of(name, "", options))) for options in get_args(OptionSet)]
         for step in sorted(set().union(*under) - default):
             place = f"`{name}`" if step in under[0] else f"`{name}` with `best`"
             found[step] = ", ".join(filter(None, (found.get(step, ""), place)))
@@ -69,7 +74,10 @@ def _names(options: pipeline.Options) -> set[str]:
 
 def option_table() -> str:
     """A row for each option of a pass: how it is written, its default, and the docstring below its field."""
-    rows = [row for step in passes() for row in _options(step)]
+    for_a_target = ", ".join(f"`{step.name}`" for step in passes() if TARGET in {each.name for each in fields(step)})  # type: ignore[arg-type]
+    parts = " ".join(f"{part.replace('_', '-')}=" for part in PARTS)
+    rows = [f"| `{{{parts}}}` | | What the step is planned and compiled for by {for_a_target}. |"]
+    rows += [row for step in passes() for row in _options(step)]
     return "\n".join(["| option of `mesh-opt` | default | meaning |", "|---|---|---|", *rows])
 
 
@@ -84,7 +92,7 @@ def _sentence(text: str) -> str:
 
 def _options(step: type[Pass]) -> Iterator[str]:
     meanings = _field_docstrings(step)
-    for each in fields(step):  # type: ignore[arg-type]
+    for each in (each for each in fields(step) if each.name != TARGET):  # type: ignore[arg-type]
         default = "" if each.default is MISSING or each.default == "" else f"`{each.default}`"
         yield f"| `{step.name}{{{each.name.replace('_', '-')}=}}` | {default} | {_cell(_sentence(meanings[each.name]))} |"
 
