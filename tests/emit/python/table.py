@@ -10,9 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-from meshbridge.ir.registry import Registry
 from tests import documents
 
 PAGE = Path(__file__).parents[3] / "docs" / "shard-map.md"
@@ -40,26 +38,21 @@ def operations() -> str:
 
     assert program
     run = [sample for sample in SAMPLES if sample.runs]
+    names: dict[str, list[str]] = {}
+    for name in WRITINGS.summaries():
+        names.setdefault(name.partition(".")[0], []).append(f"`{name.partition('.')[2]}`")
     lines = [
         _TABLE,
-        f"{len(WRITINGS)} operations are written as they are. The mesh dialect's others, and what [status](status.md) lists as",
-        f"legalized, are rewritten to these before. Of the {len(run)} samples of ops that run in JAX, all are written on even",
-        f"shards, and all but {', '.join(REFUSED)} on uneven ones, and equal one device",
-        "(`tests/emit/python/test_table.py`).",
+        f"{len(WRITINGS)} operations are written as they are; the docstring of each writer in `emit/python/` says how.",
+        "Others of the mesh dialect, and ops that [status](status.md) lists as legalized, are rewritten to these",
+        f"before. Of the {len(run)} samples of ops that run in JAX, all are written on even shards, and all but",
+        f"{', '.join(REFUSED)} on uneven ones, and equal one device (`tests/emit/python/test_table.py`).",
         "",
-        "| op | written as |",
+        "| dialect | operations |",
         "|---|---|",
-        *(f"| {', '.join(f'`{name}`' for name in names)} | {text} |" for text, names in _rows(WRITINGS).items()),
+        *(f"| `{dialect}` | {', '.join(own)} |" for dialect, own in names.items()),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _rows(writings: Registry[str, Any]) -> dict[str, list[str]]:
-    """What is said of ops, with their names."""
-    rows: dict[str, list[str]] = {}
-    for name, text in writings.summaries().items():
-        rows.setdefault(text, []).append(name)
-    return rows
 
 
 def page(written: str) -> str:
