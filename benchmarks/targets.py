@@ -233,6 +233,18 @@ def tables(found: Found, figures: Sequence[Figure] = FIGURES) -> str:
     )
 
 
+def page(found: Found) -> str:
+    """What the page shows of XLA's defaults: every row of programs with constraints, and the means and failures of the others."""
+    return "\n\n".join("\n".join(_page(target, found)) for target in _targets(found))
+
+
+def _page(target: Target, found: Found) -> Iterator[str]:
+    own = {case: both for case, both in found.items() if case.target == target}
+    constrained = {case: both for case, both in own.items() if case.annotation == "constrained"}
+    yield from (_title(target), "", *_heading(FIGURES), *_rows(constrained, FIGURES), *_means(own, FIGURES), "")
+    yield from _remarks(target, own)
+
+
 def _targets(found: Found) -> list[Target]:
     return list(dict.fromkeys(case.target for case in found))
 
@@ -341,7 +353,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.page:
         is_default = options.compiler_options == "default"
         mark = "targets" if is_default else f"targets, {options.compiler_options} options"
-        text = _text(shown, cases) if is_default else summary(shown)
+        text = page(shown) if is_default else summary(shown)
         options.page.write_text(marked.replaced(options.page, mark, COMMAND, text))
     if options.overview:
         options.overview.write_text(marked.replaced(options.overview, "overview", COMMAND, overview(shown)))
@@ -376,7 +388,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ours", action="store_true", help="the same, but of XLA with Shardy alone")
     parser.add_argument("--measured", action="store_true", help="measure nothing, show what is on record")
     parser.add_argument("--json", type=Path, default=FOLDER.with_suffix(".json"), metavar="FILE", help="all figures")
-    help_ = "the Markdown page that holds what is on record: all rows, of the best options the means alone"
+    help_ = "the Markdown page that holds what is on record: rows with constraints and means; of the best options means alone"
     parser.add_argument("--page", type=Path, metavar="FILE", help=help_)
     parser.add_argument("--overview", type=Path, metavar="FILE", help="the Markdown page that says the means in a sentence")
     return parser.parse_args(argv)

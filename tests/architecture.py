@@ -34,7 +34,7 @@ REMARKS = {
     "legal": "The call of `@relu` is inlined, and `dot`, which has no sharding rule, becomes `dot_general`, which has one.",
     "decided": (
         "Each option gives the mesh axes of each loop: the second product contracts a dimension that is sharded along axis 1. The"
-        " pipeline passes `Decisions` on in memory; `--emit annotated` writes them as here."
+        " pipeline passes `Decisions` on in memory; `--emit annotated` writes them down."
     ),
     "partitioned": (
         "A device holds 4 of 8 rows and half of each weight. Both sums over axis 1 are partial values, which are all-reduced."
@@ -47,7 +47,7 @@ REMARKS = {
 }
 """What to look at in the program at each stage."""
 
-SHOWN = ("source", "decided", "partitioned", "optimised")
+SHOWN = ("source", "partitioned", "optimised")
 """The stages whose IR the page shows."""
 
 

@@ -254,8 +254,13 @@ def test_hand_derived_plan(name: str) -> None:
     assert build(name).ideal_bytes == IDEALS[name]
 
 
-def test_documented_plans_are_those_of_the_code() -> None:
-    assert plans.refreshed() == plans.PAGE.read_text(), "run python -m benchmarks.plans"
+def test_the_steps_of_a_plan_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """`python -m benchmarks.plans moe_grad` names the program, its mesh and its bytes, and then each step."""
+    plans.main(["moe_grad"])
+    title, *steps = capsys.readouterr().out.splitlines()
+    assert title.startswith("moe_grad, ")
+    assert title.endswith(f": {build('moe_grad').ideal_bytes / 1e3:.1f} KB per device")
+    assert len(steps) == sum(bool(term.times) for term in build("moe_grad").ideal)
 
 
 def test_ring_total() -> None:

@@ -68,6 +68,14 @@ def test_a_summary_has_the_means_and_the_losses() -> None:
     assert "unet" not in losses
 
 
+def test_a_page_has_rows_of_programs_with_constraints() -> None:
+    found = {Case("unet", annotation, TPU): both(1e6, 2e6) for annotation in ("constrained", "inputs")}
+    text = targets.page(found)
+    assert "| unet | constrained | 1.0 / 2.0 = 0.50 |" in text
+    assert "| unet | inputs |" not in text
+    assert "| *geometric mean* | *inputs* | 0.50 of 1 |" in text
+
+
 def test_what_does_not_fit_is_named() -> None:
     figures = {name: {"peak_bytes": 20e9} for name in (OURS, PEER)}
     assert "xla-shardy needs 20.0 GB, a device has 1" in targets.tables({Case("unet", "inputs", TPU): figures})
