@@ -66,10 +66,10 @@ WRITE = "MESHBRIDGE_WRITE_DOCS"
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The artifact that the README's first command writes."""
+    """The artifact that the README's model.py writes."""
     folder = tmp_path_factory.mktemp("readme")
-    file, command = (block for block in documents.blocks(PAGES["README.md"]) if "model.py" in (block.title, block.code[7:-1]))
-    run_blocks(f'```python title="{file.title}"\n{file.code}```\n```sh\n{command.code}```\n', "page.md", folder)
+    file = next(block for block in documents.blocks(PAGES["README.md"]) if block.title == "model.py")
+    run_blocks(f'```python title="model.py"\n{file.code}```\n```sh\npython model.py\n```\n', "page.md", folder)
     return (folder / "model.jax_export").read_bytes()
 
 
