@@ -21,6 +21,7 @@ from meshbridge.legalize.legalize import Legalize
 from meshbridge.legalize.table import PATTERNS, STATIC_FORMS
 from meshbridge.ops.rule import RULES, Interface, ShardingRule
 from meshbridge.ops.spmd import SPMD_LOWERINGS
+from meshbridge.ops.unsupported import MANUAL_ONLY, UNSUPPORTED
 from tests.operations import differences
 from tests.operations.sample_cases import MESHES, case, is_uneven
 from tests.operations.samples import SAMPLES, Sample
