@@ -1,4 +1,4 @@
-"""Writes the scanned MLP of docs/targets.md and docs/collective-passes.md: as wide as a llama of 70 billion parameters.
+"""Writes the scanned MLP of docs/notes/experiments.md: as wide as a llama of 70 billion parameters.
 
 From the repository's root: `python -m benchmarks.scanned_mlp OUT.jax_export [--mesh 16x4] [--layers 80] [--sequences 4]
 [--ungated] [--platform tpu]`. A training step of gated layers, 8,192 x 28,672 in bfloat16, under `lax.scan` and `jax.checkpoint`:

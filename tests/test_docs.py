@@ -163,6 +163,17 @@ def test_files_that_a_document_names_exist(document: Path) -> None:
     assert not [name for name in files if not any((home / name).exists() for home in HOMES)]
 
 
+def test_documents_that_the_code_names_exist() -> None:
+    """In docstrings, comments, help texts and machine files."""
+    sources = [
+        path for folder in ("bridge", "converters", "tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*")
+    ]
+    texts = {path: path.read_text() for path in sources if path.suffix in (".py", ".toml")}
+    named = {(path, name) for path, text in texts.items() for name in re.findall(r"(?<![\w/])docs/[\w/-]+\.md", text)}
+    assert named
+    assert not [(path.relative_to(ROOT).as_posix(), name) for path, name in named if not (ROOT / name).exists()]
+
+
 def test_one_version() -> None:
     """docs/releasing.md: that of the package, of the citation, and of what the changelog has first."""
     changed = re.search(r"^## (\S+) \((?:unreleased|\d{4}-\d\d-\d\d)\)$", (ROOT / "CHANGELOG.md").read_text(), re.M)

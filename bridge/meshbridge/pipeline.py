@@ -68,7 +68,7 @@ class Options:
     "The resharding plans: the cheapest by bytes and number of collectives, or the fewest bytes in any number."
     target: CompileTarget = DEFAULT_TARGET
     """The target of the plan, which minimises `bytes` on the wire, these and the launches of collectives (`neutral`), or time on
-    a device, whose topology has the devices of the mesh (docs/targets.md).
+    a device, whose topology has the devices of the mesh (docs/planning.md).
 
     Under the `best` compiler options more collectives overlap with kernels; they must be set when the plan is compiled. Of plans
     within the memory limit, the one under the lowest price of memory is taken. Arguments, results and temporaries count

@@ -56,7 +56,7 @@ class MergePermutes(Pass):
     bytes: int = 2**16
     """The largest buffer that is copied to save a launch, as in `combine-collectives`."""
     target: CompileTarget = BYTES_TARGET
-    """The target whose time is minimized (docs/targets.md). Except for `bytes`, more bytes may be sent if that takes less time:
+    """The target whose time is minimized (docs/planning.md). Except for `bytes`, more bytes may be sent if that takes less time:
     operands are padded to one size, and an all-to-all also sends for devices with nothing to send; the busiest device sends no
     more than before."""
 

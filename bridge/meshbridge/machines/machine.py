@@ -1,6 +1,6 @@
 """What is known of one kind of device, from a TOML file: those of this folder by name, a user's own by path.
 
-`machines/tpu/v5e.toml` is `v5e`, of the platform `tpu`. docs/targets.md explains the keys.
+`machines/tpu/v5e.toml` is `v5e`, of the platform `tpu`. docs/machines.md explains the keys.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A report as HTML: one file that needs no network, and the output of a notebook's cell.
 
-Both are rendered from the report's JSON (docs/report.md). Templates escape all values; the page allows only its own script, and
-no network.
+Both are rendered from the report's JSON (docs/report-json.md). Templates escape all values; the page allows only its own
+script, and no network.
 """
 
 from __future__ import annotations

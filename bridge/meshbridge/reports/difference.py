@@ -145,7 +145,7 @@ class Difference:
         return difference_table(self)
 
     def to_json(self) -> str:
-        """The difference as docs/explain.md describes it."""
+        """The difference as docs/report-json.md describes it."""
         whole = {
             "schema": SCHEMA,
             "resharded": [asdict(array) for array in self.resharded],

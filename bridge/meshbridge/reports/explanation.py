@@ -132,7 +132,7 @@ class Explanation:
         return explanation_table(self)
 
     def to_json(self) -> str:
-        """The explanation as docs/explain.md describes it."""
+        """The explanation as docs/report-json.md describes it."""
         figures = ("wire_bytes", "seconds", "peak_bytes")
         whole = {
             "schema": SCHEMA,

@@ -209,7 +209,7 @@ class Report(Communication):
         return notebook_page(json.loads(self.to_json()), remarks=self.remarks())
 
     def to_json(self) -> str:
-        """The report as docs/report.md describes it; collectives in program order."""
+        """The report as docs/report-json.md describes it; collectives in program order."""
         return _json(self)
 
 

@@ -74,7 +74,7 @@ _SCHEDULER: dict[str, Any] = (
 _UNORDERED = {"cpu": _SCHEDULER}
 """XLA's options by platform for present devices, for programs with collectives that `order_collectives` has not seen.
 XLA:CPU's default schedule favours concurrency: one virtual device may start an independent collective before a loop of
-collectives, and another device after it; the devices then wait for each other forever (docs/devices.md).
+collectives, and another device after it; the devices then wait for each other forever (docs/performance.md).
 
 The other schedule is depth-first. It computes the gradients of weights after the whole backward pass, so activations live longer:
 an unrolled llama of MaxText, three small layers on 4x2 devices, has 948 KB of temporaries instead of 534 (partitioned by XLA: 975

@@ -35,7 +35,7 @@ def add_input(parser: console.Parser) -> None:
 def add_machine(parser: argparse._ActionsContainer, default: str | None, default_text: str = "") -> None:
     """Adds `--machine`, which the plan is optimised for; `default_text` describes the `default` in the help."""
     help_ = (
-        f"what to minimise time on: a device of docs/targets.md or a file of one, perhaps with a topology, as in "
+        f"what to minimise time on: a device of docs/machines.md or a file of one, perhaps with a topology, as in "
         f"v5p:4x4x4 or h100:1x1x8, which must be that of the mesh; neutral, or bytes (default: {default_text or default})"
     )
     parser.add_argument("--machine", type=_machine, default=default, metavar="NAME", help=help_)
