@@ -421,7 +421,7 @@ def test_schema_documents_every_key(report: Report) -> None:
         jsonschema.validate({**read, "more": 1}, SCHEMA)
     for key in SCHEMA["properties"]:
         assert key in read
-        assert f"`{key}`" in (Path(__file__).parents[2] / "docs" / "report.md").read_text(), key
+        assert f"`{key}`" in (Path(__file__).parents[2] / "docs" / "report-json.md").read_text(), key
 
 
 def test_report_writes_a_page(exported: export.Exported, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
