@@ -114,7 +114,7 @@ def _cell(text: str) -> str:
 
 
 def refreshed() -> str:
-    """The page with both tables made anew."""
+    """The page with both tables rewritten."""
     text = marked.replaced(PAGE, "passes", COMMAND, pass_table())
     return marked.replaced_in(text, "options", COMMAND, option_table(), PAGE.name)
 

@@ -137,17 +137,17 @@ def pictures() -> ModuleType:
 
 @pytest.mark.skipif(jax.__version_info__ < (0, 10), reason="the picture is of the report with the newest jax")
 def test_the_picture_of_the_report_is_what_is_printed(pictures: ModuleType) -> None:
-    assert (pictures.FOLDER / "report.svg").read_text() == pictures.report_svg(), "draw it anew: make pictures"
+    assert (pictures.FOLDER / "report.svg").read_text() == pictures.report_svg(), "outdated, run: make pictures"
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(jax.__version_info__ < (0, 10), reason="the picture is of the search with the newest jax")
 def test_the_picture_of_the_search_is_what_is_printed(pictures: ModuleType) -> None:
-    assert (pictures.FOLDER / "search.svg").read_text() == pictures.search_svg(), "draw it anew: make pictures"
+    assert (pictures.FOLDER / "search.svg").read_text() == pictures.search_svg(), "outdated, run: make pictures"
 
 
 def test_tables_of_passes_are_up_to_date() -> None:
-    assert pass_tables.PAGE.read_text() == pass_tables.refreshed(), f"write them anew: {pass_tables.COMMAND}"
+    assert pass_tables.PAGE.read_text() == pass_tables.refreshed(), f"outdated, run: {pass_tables.COMMAND}"
 
 
 HOMES = [ROOT, ROOT / "bridge" / "meshbridge", ROOT / "converters" / "meshbridge_converters"]

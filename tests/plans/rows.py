@@ -44,7 +44,7 @@ class Source:
     "What jax.export calls it."
 
     def build(self) -> Program:
-        """The program. Raises ValueError if there is none of that name."""
+        """The program. Raises ValueError if no program has that name."""
         if self.annotation == WRITTEN:
             return catalogue.build(self.program)
         return realistic.build(self.program, self.annotation, self.devices)

@@ -1,7 +1,7 @@
 """What compilers do to collectives, each quirk with the compiler in which it was seen and the test that shows it.
 
-`QUIRKS` lists them. A test of `tests/targets` compiles the smallest program that shows a quirk; where it fails for a new release,
-the quirk is gone, and what works around it can go too. A machine's file switches a quirk on (`collective_forms` and others).
+`QUIRKS` lists them. Each names a test that compiles the smallest program that shows it. If that test fails for a new release, the
+quirk is gone, and its workaround can go too. A machine's file switches a workaround on (`collective_forms` and others).
 """
 
 from __future__ import annotations

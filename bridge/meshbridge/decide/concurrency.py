@@ -81,14 +81,14 @@ Tensors = Callable[[Node], tuple[int, ...]]
 def _unreached(graph: Graph, ends: Callable[[Node], bool], *, before: Tensors, after: Tensors) -> list[bool]:
     """Per tensor, whether no path from `before` a node to `after` it leads to the tensor through a node that `ends` it."""
     unreached = [True] * len(graph.tensors)
-    waiting = list(graph.nodes)
-    while waiting:
-        node = waiting.pop()
+    worklist = list(graph.nodes)
+    while worklist:
+        node = worklist.pop()
         if ends(node) or not _are(unreached, before(node)):
             for tensor in after(node):
                 if tensor >= 0 and unreached[tensor]:
                     unreached[tensor] = False
-                    waiting += [graph.nodes[user] for user in graph.users[tensor] if tensor in before(graph.nodes[user])]
+                    worklist += [graph.nodes[user] for user in graph.users[tensor] if tensor in before(graph.nodes[user])]
     return unreached
 
 

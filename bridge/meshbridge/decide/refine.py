@@ -137,7 +137,7 @@ class Refiner:
         return self._memory_cost(range(len(self.graph.tensors)))
 
     def run(self, *sizes: ClassSize) -> int:
-        """Tries the moves of all classes, size after size, until none helps or the budget is spent; returns what is left."""
+        """Tries the moves of all classes, size after size, until none helps or the budget is spent; returns the rest of it."""
         classes = [*map(self._class, classes_of(self.graph, sizes))]
         while self._stale and self.budget > 0:
             stale, self._stale = self._stale, set()

@@ -1,5 +1,5 @@
-"""Collectives that are StableHLO's before lowering: resharding emits some whose groups no mesh operation can name, and users
-write them in manual computations. They have the exported form; here they get the local form.
+"""Rewrites StableHLO's own collectives from the exported form to the local form. Resharding emits some whose groups no mesh
+operation can name, and users write them in manual computations.
 """
 
 from __future__ import annotations

@@ -75,14 +75,14 @@ class CompileTarget:
             return cls(machine, None, None, layout, compiler_options, limit)
         try:
             devices = of_machine(machine, layout, compiler_options) if has_topology(machine) else None
-            found = machines.named(machine).under(compiler_options) if devices is None else devices.machine
+            device = machines.named(machine).under(compiler_options) if devices is None else devices.machine
         except MeshError as error:
             if machines.is_path(machine):
                 raise
             raise MeshError(str(error).replace("expected one of", f"expected one of {', '.join(NO_DEVICE)},")) from None
         if devices is None:
             parse_layout(layout)
-        return cls(machine, found, devices, layout, compiler_options, limit)
+        return cls(machine, device, devices, layout, compiler_options, limit)
 
     def but(self, **parts: Any) -> CompileTarget:
         """The same with other parts, written as for `of`. Raises MeshError as that does."""
@@ -102,8 +102,8 @@ class CompileTarget:
     def check_device(self) -> None:
         """Raises MeshError for one of NO_DEVICE, for which no step can be predicted."""
         if self.machine is None:
-            known = ", ".join(name for _, name in machines.machines())
-            raise MeshError(f"error: machine '{self.name}' is no device, expected one of {known}, or the path of a .toml file")
+            names = ", ".join(name for _, name in machines.machines())
+            raise MeshError(f"error: machine '{self.name}' is no device, expected one of {names}, or the path of a .toml file")
 
     @property
     def device(self) -> Machine:
@@ -141,12 +141,12 @@ _UNITS |= {f"{letter}iB": 1024**n for n, letter in enumerate("KMGT", 1)}
 
 def bytes_in(size: float | str) -> float:
     """A number of bytes, as one or as in `80GB` and `16 GiB`. Raises MeshError for what is none, and where it is not positive."""
-    found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([A-Za-z]*)\s*", str(size))
+    number_and_unit = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([A-Za-z]*)\s*", str(size))
     try:
-        if found is None or found[2] not in _UNITS or not (number := float(found[1])) > 0:
+        if number_and_unit is None or number_and_unit[2] not in _UNITS or not (number := float(number_and_unit[1])) > 0:
             raise ValueError
     except ValueError:
         raise MeshError(
             f"error: memory-limit is {size!r}, expected a positive number of bytes, or one as in 80GB or 16GiB"
         ) from None
-    return number * float(_UNITS[found[2]])
+    return number * float(_UNITS[number_and_unit[2]])

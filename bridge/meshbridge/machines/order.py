@@ -35,57 +35,57 @@ def blocks(coordinates: Coordinates) -> tuple[Block, ...] | None:
     Consecutive devices are taken together, as few as are grids of the same shape wherever they stand, then these, and so on.
     """
     count = len(coordinates)
-    found: list[Block] = []
-    known: list[GridDigit] = []
-    while (inner := _count(known)) < count:
+    grid_blocks: list[Block] = []
+    digits: list[GridDigit] = []
+    while (inner := _count(digits)) < count:
         sizes = (size for size in range(2 * inner, count + 1, inner) if count % size == 0)
-        step = next(filter(None, (_step(coordinates, size, known) for size in sizes)), None)
+        step = next(filter(None, (_step(coordinates, size, digits) for size in sizes)), None)
         if step is None:
             return None
-        known += step
-        found.insert(0, tuple(step))
-    return tuple(_joined(found))
+        digits += step
+        grid_blocks.insert(0, tuple(step))
+    return tuple(_joined(grid_blocks))
 
 
-def coordinates(found: Sequence[GridDigit], dimensions: int) -> Coordinates:
+def coordinates(digits: Sequence[GridDigit], dimensions: int) -> Coordinates:
     """The coordinates that count along those digits, outermost first."""
     rows = np.zeros((1, dimensions), np.int64)
-    for digit in found:
+    for digit in digits:
         along = np.zeros((digit.size, dimensions), np.int64)
         along[:, digit.dimension] = np.arange(digit.size) * digit.stride
         rows = (rows[:, None] + along).reshape(-1, dimensions)
     return rows
 
 
-def _count(found: Sequence[GridDigit]) -> int:
-    return int(np.prod([digit.size for digit in found], dtype=np.int64))
+def _count(digits: Sequence[GridDigit]) -> int:
+    return int(np.prod([digit.size for digit in digits], dtype=np.int64))
 
 
-def _step(coordinates: Coordinates, size: int, known: Sequence[GridDigit]) -> list[GridDigit] | None:
-    """The digits that groups of so many devices have beside those `known` of smaller ones; None where they are no grids."""
+def _step(coordinates: Coordinates, size: int, inner_digits: Sequence[GridDigit]) -> list[GridDigit] | None:
+    """The digits of groups of `size` devices besides those of smaller groups; None if the groups are no grids."""
     groups = coordinates.reshape(-1, size, coordinates.shape[1])
     groups = groups - groups.min(axis=1, keepdims=True)
-    found: list[GridDigit] = []
+    digits: list[GridDigit] = []
     for dimension in range(coordinates.shape[1]):
         values = groups[:, :, dimension]
         taken = np.zeros((len(groups), values.max() + 1), bool)
         np.put_along_axis(taken, values, True, axis=1)
         if (taken != taken[0]).any():
             return None
-        inner = [digit for digit in known if digit.dimension == dimension]
+        inner = [digit for digit in inner_digits if digit.dimension == dimension]
         own = _further(set(np.flatnonzero(taken[0]).tolist()), inner, dimension)
         if own is None:
             return None
-        found += own
-    return found if _count(found) * _count(known) == size else None
+        digits += own
+    return digits if _count(digits) * _count(inner_digits) == size else None
 
 
-def _further(values: set[int], known: Sequence[GridDigit], dimension: int) -> list[GridDigit] | None:
-    """The digits that count those values of a dimension, beside the `known` ones, outermost first."""
+def _further(values: set[int], inner_digits: Sequence[GridDigit], dimension: int) -> list[GridDigit] | None:
+    """The digits that count those values of a dimension besides `inner_digits`, outermost first."""
     spanned = {0}
-    for digit in known:
+    for digit in inner_digits:
         spanned = {value + step * digit.stride for value in spanned for step in range(digit.size)}
-    found: list[GridDigit] = []
+    digits: list[GridDigit] = []
     while spanned != values:
         if not spanned < values:
             return None
@@ -95,9 +95,9 @@ def _further(values: set[int], known: Sequence[GridDigit], dimension: int) -> li
             size += 1
         if size == 1:
             return None
-        found.insert(0, GridDigit(dimension, size, stride))
+        digits.insert(0, GridDigit(dimension, size, stride))
         spanned = reached
-    return found
+    return digits
 
 
 def _joined(found: Sequence[Block]) -> Iterator[Block]:

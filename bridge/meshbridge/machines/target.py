@@ -36,7 +36,7 @@ class Target:
     slices: int = 1
     "How many of that there are."
     layout: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
-    """By the name of a mesh axis, the links, or axes of the torus, that it is on; axes without a name here take what is left.
+    """By the name of a mesh axis, its links, or axes of the torus; axes without a name here take the remaining ones.
     Under ALL_AXES, the links of all axes."""
 
     @property

@@ -53,7 +53,7 @@ def result_dim(op: ir.Operation, operand: int, dim: int) -> int | None:
 def result_dim_of_blocks(op: ir.Operation, dim: int, count: int) -> int | None:
     """The dimension of the result whose `count` equal blocks `op` computes from the blocks of its operands along `dim`; None if
     there is none. Operands without `dim` are scalars."""
-    rule = _RESULT_DIM_OF_PIECES.get(op.name)
+    rule = _RESULT_DIM_OF_BLOCKS.get(op.name)
     return None if rule is None else rule(op, dim, count)
 
 
@@ -174,7 +174,7 @@ def _reshaped_dim(op: ir.Operation, dim: int, count: int) -> int | None:
     return reshaped_dim(shape_of(op.operands[0]), shape_of(op.results[0]), dim, count)
 
 
-_RESULT_DIM_OF_PIECES: dict[str, Callable[[ir.Operation, int, int], int | None]] = {
+_RESULT_DIM_OF_BLOCKS: dict[str, Callable[[ir.Operation, int, int], int | None]] = {
     **dict.fromkeys(ELEMENTWISE, _same_dim),
     TRANSPOSE: _transposed_dim,
     SLICE: _sliced_dim,
@@ -183,5 +183,5 @@ _RESULT_DIM_OF_PIECES: dict[str, Callable[[ir.Operation, int, int], int | None]]
     RESHAPE: _reshaped_dim,
 }
 
-BLOCKWISE = frozenset(_RESULT_DIM_OF_PIECES)
+BLOCKWISE = frozenset(_RESULT_DIM_OF_BLOCKS)
 """Ops that `result_dim_of_blocks` supports."""

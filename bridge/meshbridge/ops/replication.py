@@ -46,11 +46,12 @@ _COLLECTIVES = (ops_with(Trait.COLLECTIVE, dialect="mesh") - ops_with(Trait.ROOT
 """Collectives that, over other axes, return the same value on devices that hold the same."""
 
 _DIVIDING = frozenset((AllSliceOp.OPERATION_NAME, ReduceScatterOp.OPERATION_NAME))
-_OF_DEVICES = frozenset(("stablehlo.partition_id", "stablehlo.replica_id"))
+_DEVICE_IDS = frozenset(("stablehlo.partition_id", "stablehlo.replica_id"))
 _POSITIONS = frozenset((ProcessMultiIndexOp.OPERATION_NAME, ProcessLinearIndexOp.OPERATION_NAME))
 
 _DEEP_LIMIT = 256
-"""The same limit if it looks through loops: enough for the residual stream of many layers. Not measured."""
+"""The most values that `is_replicated` visits if it looks through loops: enough for the residual stream of many layers. Not
+measured."""
 
 
 def is_replicated(value: ir.Value, mesh: str, axes: Axes, *, numbers: DeviceNumbers | None = None, deep: bool = False) -> bool:
@@ -111,8 +112,8 @@ def _sources(value: ir.Value, mesh: str, axis: int, producer: Callable[[ir.Value
         if op is not None:
             operands: Iterable[ir.Value] = op.operands
         else:
-            around = block_of(source).owner.operation
-            operands = () if defining_op(source) is not None or around.name == "func.func" else around.operands
+            parent = block_of(source).owner.operation
+            operands = () if defining_op(source) is not None or parent.name == "func.func" else parent.operands
         worklist.extend(news := set(operands) - visited)
         visited |= news
 
@@ -127,7 +128,7 @@ def _divides(value: ir.Value, mesh: str, axis: int) -> bool:
 
 def _asks_devices(op: ir.Operation) -> bool:
     """True if the results of `op` depend on the device, or on other devices."""
-    return op.name in OPERATION_NAMES or "replica_groups" in op.attributes or op.name in _OF_DEVICES
+    return op.name in OPERATION_NAMES or "replica_groups" in op.attributes or op.name in _DEVICE_IDS
 
 
 def _is_along(op: ir.Operation, mesh: str, axis: int) -> bool:

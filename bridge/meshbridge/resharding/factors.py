@@ -75,35 +75,35 @@ class Factors:
 
     def reshape(self, shape: Shape) -> None:
         """Sees the buffer in another shape."""
-        waiting = merged_factors(factor for factors in self.dims for factor in factors)[::-1]
+        remaining = merged_factors(factor for factors in self.dims for factor in factors)[::-1]
         self.dims = []
         for size in shape:
             dim_factors: list[Factor] = []
             while size > 1:
-                factor = waiting.pop()
+                factor = remaining.pop()
                 if factor.radix > size or size % factor.radix:
                     factor, inner = factor.split(size)
-                    waiting.append(inner)
+                    remaining.append(inner)
                 dim_factors.append(factor)
                 size //= factor.radix
             self.dims.append(dim_factors)
-        if waiting:
-            raise PlanError(f"a reshape to {list(shape)} loses {waiting}")
+        if remaining:
+            raise PlanError(f"a reshape to {list(shape)} loses {remaining}")
 
     def scatter(self, dim: int, digits: Digits) -> list[tuple[Factor, Digit]]:
         """Removes the outer factors of `dim`, one for each of `digits`, and returns them with the digits that shard them."""
-        waiting, scattered = merged_factors(self.dims[dim])[::-1], []
+        remaining, scattered = merged_factors(self.dims[dim])[::-1], []
         for digit in digits:
             while digit.radix > 1:
-                if not waiting:
+                if not remaining:
                     raise PlanError(f"dimension {dim} is too small to be sharded along {digits}")
-                factor = waiting.pop()
+                factor = remaining.pop()
                 if factor.radix > digit.radix:
                     factor, inner = factor.split(digit.radix)
-                    waiting.append(inner)
+                    remaining.append(inner)
                 outer, digit = split_digit(digit, factor.radix)
                 scattered.append((factor, outer))
-        self.dims[dim] = waiting[::-1]
+        self.dims[dim] = remaining[::-1]
         return scattered
 
     def release(self, digits: Digits) -> list[Factor]:

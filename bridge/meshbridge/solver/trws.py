@@ -88,7 +88,7 @@ class TRWS:
         return totals
 
     def gaps(self, costs: Numbers, chosen: Indices) -> Numbers:
-        """Per variable, how much more its choice costs than its least, by the messages, with half of that of its edges."""
+        """Per variable, the excess of its choice over its cheapest one by the messages, plus half the excess of its edges."""
         totals = self.totals(costs)
         result = np.asarray(totals[self._firsts + chosen] - np.minimum.reduceat(totals, self._firsts))
         for batch in self._forward:

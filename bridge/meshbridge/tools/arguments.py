@@ -95,7 +95,7 @@ def refusing(prefix: str = "") -> Iterator[None]:
 
 
 def target(command: str, text: str) -> Target:
-    """The target of `--target`. Raises UsageError if there is none of that name."""
+    """The target of `--target`. Raises UsageError if no target has that name."""
     try:
         return parse(text)
     except MeshError as error:
