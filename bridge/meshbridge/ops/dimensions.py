@@ -32,29 +32,31 @@ OperandDims = tuple["int | None", ...]
 def operand_dims(op: ir.Operation, dim: int) -> OperandDims | None:
     """Per operand, the dimension of which computing a block along dimension `dim` of the result reads a block; None if `op`
     cannot be computed block by block."""
-    if len(op.results) != 1 or (op.regions and op.name != REDUCE):
-        return None
-    if (rule := _OPERAND_DIMS.get(op.name)) is not None:
-        return rule(op, dim)
-    return () if isinstance(known(op.results[0]), Splat) else None
+    dims = _result_dims(op)
+    if dims is None:
+        return () if len(op.results) == 1 and not op.regions and isinstance(known(op.results[0]), Splat) else None
+    along = tuple(own.index(dim) if dim in own else None for own in dims)
+    is_computed = op.name == BROADCAST or not along or any(number is not None for number in along)
+    return along if is_computed else None
 
 
 def result_dim(op: ir.Operation, operand: int, dim: int) -> int | None:
     """The dimension of the result whose blocks read blocks of an operand along `dim`; None if there is none."""
-    if len(op.results) != 1:
-        return None
-    for number in range(len(shape_of(op.results[0]))):
-        dims = operand_dims(op, number)
-        if dims and dims[operand] == dim:
-            return number
-    return None
+    dims = _result_dims(op)
+    return dims[operand][dim] if dims and dims[operand] else None
 
 
 def result_dim_of_blocks(op: ir.Operation, dim: int, count: int) -> int | None:
     """The dimension of the result whose `count` equal blocks `op` computes from the blocks of its operands along `dim`; None if
-    there is none. Operands without `dim` are scalars."""
-    rule = _RESULT_DIM_OF_BLOCKS.get(op.name)
-    return None if rule is None else rule(op, dim, count)
+    there is none. Operands without `dim` are scalars. Unlike a single index, a block survives a reshape that merges or divides
+    dimensions, a strided slice, and a reduction by any op."""
+    if op.name not in BLOCKWISE or len(op.results) != 1:
+        return None
+    if op.name == RESHAPE:
+        return reshaped_dim(shape_of(op.operands[0]), shape_of(op.results[0]), dim, count)
+    if op.name == SLICE:
+        return dim if _slices_blocks_equally(op, dim, count) else None
+    return next((own[dim] for own in _RESULT_DIMS[op.name](op) if own), None)
 
 
 def reshaped_dim(before: list[int], after: list[int], dim: int, count: int) -> int | None:
@@ -82,57 +84,70 @@ def varies_along(value: ir.Value, dim: int) -> bool:
     return False
 
 
-def _of_elementwise(op: ir.Operation, dim: int) -> OperandDims | None:
-    rank, ranks = len(shape_of(op.results[0])), [len(shape_of(operand)) for operand in op.operands]
-    return tuple(dim if operand_rank else None for operand_rank in ranks) if set(ranks) <= {0, rank} else None
+ResultDims = tuple[tuple["int | None", ...], ...]
+"""Per operand, for each of its dimensions, the dimension of the result that runs along it; `()` for a scalar."""
 
 
-def _of_broadcast(op: ir.Operation, dim: int) -> OperandDims:
-    """A broadcast dimension reads all of the operand."""
-    placed = list(integers(op.attributes["broadcast_dimensions"]))
-    if dim not in placed or shape_of(op.operands[0])[placed.index(dim)] != shape_of(op.results[0])[dim]:
-        return (None,)
-    return (placed.index(dim),)
-
-
-def _of_transpose(op: ir.Operation, dim: int) -> OperandDims:
-    return (integers(op.attributes["permutation"])[dim],)
-
-
-def _of_reshape(op: ir.Operation, dim: int) -> OperandDims | None:
-    """A dimension of several indices that the reshape keeps."""
-    shape, operand_shape = shape_of(op.results[0]), shape_of(op.operands[0])
-    outer = prod(shape[:dim])
-    for number, size in enumerate(operand_shape):
-        if size == shape[dim] and size != 1 and prod(operand_shape[:number]) == outer:
-            return (number,)
-    return None
-
-
-def _of_concatenate(op: ir.Operation, dim: int) -> OperandDims | None:
-    return None if ir.IntegerAttr(op.attributes["dimension"]).value == dim else (dim,) * len(op.operands)
-
-
-def _of_slice(op: ir.Operation, dim: int) -> OperandDims | None:
-    return (dim,) if shape_of(op.operands[0])[dim] == shape_of(op.results[0])[dim] else None
-
-
-def _of_dot(op: ir.Operation, dim: int) -> OperandDims:
-    product = Einsum(op)
-    loop = product.result_loops[dim]
-    return product.dim(0, loop), product.dim(1, loop)
-
-
-def _of_reduce(op: ir.Operation, dim: int) -> OperandDims | None:
-    """A reduction of one operand by a known op keeps the other dimensions."""
-    if not body_kind(op):
+def _result_dims(op: ir.Operation) -> ResultDims | None:
+    """The dimensions that `op` keeps index by index; None if it has no such description."""
+    if op.name not in _RESULT_DIMS or len(op.results) != 1:
         return None
+    if op.regions and not (op.name == REDUCE and body_kind(op)):
+        return None
+    return _RESULT_DIMS[op.name](op)
+
+
+def _of_elementwise(op: ir.Operation) -> ResultDims:
+    return tuple(tuple(range(len(shape_of(operand)))) for operand in op.operands)
+
+
+def _of_broadcast(op: ir.Operation) -> ResultDims:
+    """A dimension of size 1 that is repeated is no dimension of the result."""
+    placed, sizes, result = integers(op.attributes["broadcast_dimensions"]), shape_of(op.operands[0]), shape_of(op.results[0])
+    return (tuple(to if size == result[to] else None for to, size in zip(placed, sizes, strict=True)),)
+
+
+def _of_transpose(op: ir.Operation) -> ResultDims:
+    permutation = integers(op.attributes["permutation"])
+    return (tuple(permutation.index(dim) for dim in range(len(permutation))),)
+
+
+def _of_reshape(op: ir.Operation) -> ResultDims:
+    """Dimensions of several indices that stand at the same place in memory."""
+    before, after = shape_of(op.operands[0]), shape_of(op.results[0])
+    places = {(size, prod(after[:dim])): dim for dim, size in enumerate(after) if size != 1}
+    return (tuple(places.get((size, prod(before[:dim]))) for dim, size in enumerate(before)),)
+
+
+def _of_concatenate(op: ir.Operation) -> ResultDims:
+    joined = ir.IntegerAttr(op.attributes["dimension"]).value
+    return (tuple(None if dim == joined else dim for dim in range(len(shape_of(op.results[0])))),) * len(op.operands)
+
+
+def _of_slice(op: ir.Operation) -> ResultDims:
+    sizes = zip(shape_of(op.operands[0]), shape_of(op.results[0]), strict=True)
+    return (tuple(dim if before == after else None for dim, (before, after) in enumerate(sizes)),)
+
+
+def _of_dot(op: ir.Operation) -> ResultDims:
+    product = Einsum(op)
+    return tuple(tuple(product.result_dim(loop) for loop in loops) for loops in product.loops)
+
+
+def _of_reduce(op: ir.Operation) -> ResultDims:
     reduced = integers(op.attributes["dimensions"])
-    kept_dims = [number for number in range(len(shape_of(op.operands[0]))) if number not in reduced]
-    return kept_dims[dim], None
+    rank = len(shape_of(op.operands[0]))
+    return tuple(None if dim in reduced else dim - sum(number < dim for number in reduced) for dim in range(rank)), ()
 
 
-_OPERAND_DIMS: dict[str, Callable[[ir.Operation, int], OperandDims | None]] = {
+def _slices_blocks_equally(op: ir.Operation, dim: int, count: int) -> bool:
+    """True if a slice takes as much of every block: all of it, or a strided part from its beginning."""
+    block, size = shape_of(op.operands[0])[dim] // count, shape_of(op.results[0])[dim]
+    start, stride = (integers(op.attributes[name])[dim] for name in ("start_indices", "strides"))
+    return start < stride and block % stride == 0 and size == count * block // stride
+
+
+_RESULT_DIMS: dict[str, Callable[[ir.Operation], ResultDims]] = {
     **dict.fromkeys(ELEMENTWISE, _of_elementwise),
     BROADCAST: _of_broadcast,
     TRANSPOSE: _of_transpose,
@@ -141,47 +156,8 @@ _OPERAND_DIMS: dict[str, Callable[[ir.Operation, int], OperandDims | None]] = {
     SLICE: _of_slice,
     DOT: _of_dot,
     REDUCE: _of_reduce,
-    _IOTA: lambda op, dim: (),
+    _IOTA: lambda op: (),
 }
 
-
-def _same_dim(op: ir.Operation, dim: int, count: int) -> int | None:
-    return dim
-
-
-def _transposed_dim(op: ir.Operation, dim: int, count: int) -> int | None:
-    return integers(op.attributes["permutation"]).index(dim)
-
-
-def _sliced_dim(op: ir.Operation, dim: int, count: int) -> int | None:
-    """A slice that takes equally much of every block: all of it, or a strided part from its beginning."""
-    piece, size = shape_of(op.operands[0])[dim] // count, shape_of(op.results[0])[dim]
-    start, stride = (integers(op.attributes[name])[dim] for name in ("start_indices", "strides"))
-    return dim if start < stride and piece % stride == 0 and size == count * piece // stride else None
-
-
-def _unreduced_dim(op: ir.Operation, dim: int, count: int) -> int | None:
-    reduced = integers(op.attributes["dimensions"])
-    return None if dim in reduced or len(op.results) != 1 else dim - sum(number < dim for number in reduced)
-
-
-def _broadcast_dim(op: ir.Operation, dim: int, count: int) -> int | None:
-    """A dimension of several blocks is not broadcast, because its size is larger than 1."""
-    return integers(op.attributes["broadcast_dimensions"])[dim]
-
-
-def _reshaped_dim(op: ir.Operation, dim: int, count: int) -> int | None:
-    return reshaped_dim(shape_of(op.operands[0]), shape_of(op.results[0]), dim, count)
-
-
-_RESULT_DIM_OF_BLOCKS: dict[str, Callable[[ir.Operation, int, int], int | None]] = {
-    **dict.fromkeys(ELEMENTWISE, _same_dim),
-    TRANSPOSE: _transposed_dim,
-    SLICE: _sliced_dim,
-    REDUCE: _unreduced_dim,
-    BROADCAST: _broadcast_dim,
-    RESHAPE: _reshaped_dim,
-}
-
-BLOCKWISE = frozenset(_RESULT_DIM_OF_BLOCKS)
+BLOCKWISE = frozenset((*ELEMENTWISE, BROADCAST, RESHAPE, TRANSPOSE, SLICE, REDUCE))
 """Ops that `result_dim_of_blocks` supports."""
