@@ -6,15 +6,22 @@ from collections.abc import Callable
 from functools import partial
 
 from testdata.program import Program
+from testdata.realistic.accumulated import accumulated
 from testdata.realistic.adam import adam_zero1
 from testdata.realistic.attention import context_parallel
 from testdata.realistic.decode import decode
 from testdata.realistic.gpt import gpt
 from testdata.realistic.llama import llama
+from testdata.realistic.lora import lora
 from testdata.realistic.moe import mixture
 from testdata.realistic.resnet import resnet50
 from testdata.realistic.unet import unet
 from testdata.realistic.vocabulary import vocabulary_loss
+
+
+def _llama_accumulated(devices: int, *, annotated: bool) -> Program:
+    return accumulated(llama("fsdp", devices, layers=8, scan=True, annotated=annotated), 4)
+
 
 BUILDERS: dict[str, Callable[..., Program]] = {
     "llama32_scan_fsdp_tp": partial(llama, "fsdp_tp", layers=32, scan=True),
@@ -33,6 +40,8 @@ BUILDERS: dict[str, Callable[..., Program]] = {
     "decode_sequence": partial(decode, "sequence"),
     "unet": unet,
     "adam_zero1": adam_zero1,
+    "lora32_scan_fsdp": partial(lora, "fsdp", layers=32, scan=True),
+    "llama8_scan_accumulated": _llama_accumulated,
 }
 """Name to maker: called with the number of devices and `annotated`."""
 

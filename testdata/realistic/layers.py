@@ -60,6 +60,14 @@ def through(block: Callable[[jax.Array, Tree], jax.Array], x: jax.Array, layers:
     return x
 
 
+def product(x: jax.Array, matrix: jax.Array | Mapping[str, jax.Array]) -> jax.Array:
+    """`x @ matrix`; with an adapter, a mapping of "frozen", "down" and "up", the sum of the products by the frozen matrix and by
+    the two factors of low rank."""
+    if isinstance(matrix, Mapping):
+        return x @ matrix["frozen"] + x @ matrix["down"] @ matrix["up"]
+    return x @ matrix
+
+
 @dataclass(frozen=True)
 class Style:
     """A parallelism of a decoder on the mesh "data" x "model": how many devices are in a row of tensor parallelism, whether

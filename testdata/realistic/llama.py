@@ -37,7 +37,7 @@ def llama(
     return Program(
         name=f"llama{layers}_{'scan_' if scan else ''}{style}",
         axes=common.grid(devices, chosen.model),
-        function=partial(common.descended, partial(_loss, size=size, pins=chosen.pins if annotated else {})),
+        function=partial(common.descended, partial(loss, size=size, pins=chosen.pins if annotated else {})),
         arguments=(weights, batch, batch),
         out_specs=(P(), common.specs(weights)),
         donated=(0,),
@@ -66,7 +66,9 @@ def _parameters(style: Style, layers: int, size: Sizes, *, scan: bool) -> Tree:
     }
 
 
-def _loss(parameters: Tree, tokens: jax.Array, targets: jax.Array, *, size: Sizes, pins: Pins) -> jax.Array:
+def loss(parameters: Tree, tokens: jax.Array, targets: jax.Array, *, size: Sizes, pins: Pins) -> jax.Array:
+    """The cross-entropy of a batch, a scalar."""
+
     def block(x: jax.Array, layer: Tree) -> jax.Array:
         x = pinned(x + _attention(layer, normalise(x, layer["attention_scale"]), size, pins), "residual", pins)
         normal = normalise(x, layer["mlp_scale"])
@@ -82,7 +84,7 @@ def _loss(parameters: Tree, tokens: jax.Array, targets: jax.Array, *, size: Size
 def _attention(layer: Tree, x: jax.Array, size: Sizes, pins: Pins) -> jax.Array:
     batch, length, _ = x.shape
     query, key, value = (
-        pinned((x @ layer[name]).reshape(batch, length, heads, -1), "heads", pins)
+        pinned(common.product(x, layer[name]).reshape(batch, length, heads, -1), "heads", pins)
         for name, heads in (("query", size.heads), ("key", size.key_heads), ("value", size.key_heads))
     )
     mixed = pinned(common.causal_attention(rotated(query), rotated(key), value), "heads", pins)
