@@ -93,7 +93,7 @@ class _NanFacts:
         """True if the whole row is NaN on all devices."""
         return self.where == frozenset() and not self.axes
 
-    def settled(self) -> _NanFacts:
+    def without_certain(self) -> _NanFacts:
         """The same facts; a value that is NaN in any case does not differ."""
         return replace(self, differs=False) if self.is_nan else self
 
@@ -137,7 +137,9 @@ class _MaximumRows:
             result_facts = [result]
         else:
             return not any(facts and facts.differs for facts in operand_facts)
-        return all(self._add(value, facts.settled()) for value, facts in zip(op.results, result_facts, strict=True) if facts)
+        return all(
+            self._add(value, facts.without_certain()) for value, facts in zip(op.results, result_facts, strict=True) if facts
+        )
 
     def _add(self, value: ir.Value, facts: _NanFacts) -> bool:
         """Records facts about `value`, and its readers; False if it may differ and is read in another block."""

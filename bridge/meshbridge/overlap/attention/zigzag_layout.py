@@ -197,5 +197,5 @@ class ZigzagExchange:
     def _permuted(self, value: ir.Value, pairs: Pairs) -> ir.Value:
         if (pairs[:, 0] == pairs[:, 1]).all():  # the first halves of two devices
             return value
-        attrs = Groups().moves(self.mesh, axis_digits(self.mesh, (self.axis,)), pairs)
+        attrs = Groups().permute(self.mesh, axis_digits(self.mesh, (self.axis,)), pairs)
         return self.builder.value("collective_permute", value.type, [value], attrs)

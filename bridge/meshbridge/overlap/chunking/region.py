@@ -103,18 +103,18 @@ class Segment:
                 chunks.append(chunk[value])
         return {value: self._join(builder.ip, chunks, *self.results[value]) for value, chunks in parts.items()}
 
-    def _take(self, builder: Builder, value: ir.Value, rows: ChunkAxis | None, number: int) -> ir.Value:
-        if rows is None:
+    def _take(self, builder: Builder, value: ir.Value, axis: ChunkAxis | None, number: int) -> ir.Value:
+        if axis is None:
             return value
-        smaller = resize_uniform(value, rows.dim, divide=self.pieces)
-        return smaller(builder) if smaller else LoopDivision(self.pieces, rows.outer).take(builder, value, rows.dim, number)
+        smaller = resize_uniform(value, axis.dim, divide=self.pieces)
+        return smaller(builder) if smaller else LoopDivision(self.pieces, axis.outer).take(builder, value, axis.dim, number)
 
     def _join(self, ip: ir.InsertionPoint, parts: list[ir.Value], op: ir.Operation, carried: ChunkedOp, number: int) -> ir.Value:
         builder = Builder(op.location, ip)
-        rows = carried.results[number]
-        if rows is None:
+        axis = carried.results[number]
+        if axis is None:
             return reduce(lambda total, chunk: builder.elementwise(COMBINERS[carried.summed], total, chunk), parts)
-        return LoopDivision(self.pieces, rows.outer).join(builder, parts, rows.dim)
+        return LoopDivision(self.pieces, axis.outer).join(builder, parts, axis.dim)
 
 
 def readers(value: ir.Value, block: ir.Block) -> Iterator[ir.Operation]:
@@ -174,7 +174,7 @@ class _SegmentGrowth:
     of: Segments
     beginnings: Mapping[ir.Operation, ChunkedOp]
     carried: dict[ir.Operation, ChunkedOp] = field(default_factory=dict)
-    rows: dict[ir.Value, ChunkAxis] = field(default_factory=dict)
+    chunk_axes: dict[ir.Value, ChunkAxis] = field(default_factory=dict)
     "The axis of the results."
     reached: set[int] = field(default_factory=set)
     "The numbers of operations that read chunked values."
@@ -197,7 +197,7 @@ class _SegmentGrowth:
             number += 1
         if not self.closed or not any(op.name == DOT and not carried.summed for op, carried in self.carried.items()):
             return None
-        if any(self._joins_large(value) for value in self.rows):
+        if any(self._joins_large(value) for value in self.chunk_axes):
             return None
         return Segment(tuple(self.carried.items()), self.of.pieces)
 
@@ -216,11 +216,11 @@ class _SegmentGrowth:
         self.carried[op] = carried
         closes = op.name in _CLOSING and op not in self.beginnings and not self._is_small(op)
         self.closed |= closes and any(_axes(op) == _axes(beginning) for beginning in self.beginnings)
-        for result, rows in zip(op.results, carried.results, strict=True):
-            if rows is None or closes:
+        for result, axis in zip(op.results, carried.results, strict=True):
+            if axis is None or closes:
                 self.depending |= self._readers(result)
             else:
-                self.rows[result] = rows
+                self.chunk_axes[result] = axis
                 reading = self._readers(result)
                 self.reached |= reading
                 self.end = max(self.end, *reading, 0)
@@ -238,17 +238,17 @@ class _SegmentGrowth:
         """How `op` works on chunks of its operands; None if the axis ends there."""
         if op.name == AllGatherOp.OPERATION_NAME and not self._is_small(op):
             return None
-        known_rows = [(value, self.rows[value]) for value in op.operands if value in self.rows]
-        if not known_rows:
+        known = [(value, self.chunk_axes[value]) for value in op.operands if value in self.chunk_axes]
+        if not known:
             return None  # an inner operation reads the chunked value
-        carried = chunk_op(self.of.interface, op, *known_rows[0], self.of.pieces)
+        carried = chunk_op(self.of.interface, op, *known[0], self.of.pieces)
         if carried is None:
             return None
         needed = list(zip(op.operands, carried.operands, strict=True))
-        if any(value in self.rows and self.rows[value] != rows for value, rows in needed):
+        if any(value in self.chunk_axes and self.chunk_axes[value] != axis for value, axis in needed):
             return None
-        for value, rows in needed:
-            if value not in self.rows and rows is not None and (missing := self._beginnings(value, rows)):
+        for value, axis in needed:
+            if value not in self.chunk_axes and axis is not None and (missing := self._beginnings(value, axis)):
                 raise _MissingBeginnings(missing)
         return carried
 
@@ -259,19 +259,19 @@ class _SegmentGrowth:
     def _least(self) -> float:
         return min(map(_bytes, self.beginnings))
 
-    def _beginnings(self, value: ir.Value, rows: ChunkAxis) -> dict[ir.Operation, ChunkedOp]:
+    def _beginnings(self, value: ir.Value, axis: ChunkAxis) -> dict[ir.Operation, ChunkedOp]:
         """Further initial collectives from which `value` is computed along the axis."""
         beginnings: dict[ir.Operation, ChunkedOp] = {}
-        worklist, visited = [(value, rows)], set[ir.Value]()
+        worklist, visited = [(value, axis)], set[ir.Value]()
         while worklist:
-            value, rows = worklist.pop()
+            value, axis = worklist.pop()
             op = defining_op(value)
             if value in visited or op is None or op.block != self.of.block:
                 continue
             visited.add(value)
             if len(visited) > _TRACED:
                 return {}
-            carried = chunk_op(self.of.interface, op, value, rows, self.of.pieces)
+            carried = chunk_op(self.of.interface, op, value, axis, self.of.pieces)
             if carried is None:
                 continue
             if op.name in OPENING | _CLOSING and not self._is_small(op):

@@ -64,19 +64,19 @@ class RowsInPieces(Pass):
     def run(self, module: ir.Module) -> bool:
         with module.context, ir.Location.unknown(module.context):
             if self.target is None:
-                chosen = disjoint(ways[0] for ways in self._ways(module))
+                chosen = disjoint(segments[0] for segments in self._candidates(module))
                 rewrite(chosen)
                 return bool(chosen)
             return self._divide_what_pays(module, self.target)
 
-    def _ways(self, module: ir.Module) -> Iterator[list[Segment]]:
+    def _candidates(self, module: ir.Module) -> Iterator[list[Segment]]:
         """For each collective at which a segment can start, its segments."""
         blocks: dict[ir.Block, Segments] = {}
         for op in find(module.operation, OPENING):
             if op.block not in blocks:
                 blocks[op.block] = Segments(op.block, self.pieces)
-            if ways := list(blocks[op.block].of(op, self.least)):
-                yield ways
+            if segments := list(blocks[op.block].of(op, self.least)):
+                yield segments
 
     def _divide_what_pays(self, module: ir.Module, target: CompileTarget) -> bool:
         """Divides each kind of segments that shortens the predicted step. Raises MeshError for a target without a device."""
@@ -85,11 +85,11 @@ class RowsInPieces(Pass):
         by_kind: dict[object, list[Segment]] = {}
         gains: dict[object, float] = defaultdict(float)
         try:
-            for ways in self._ways(module):
-                gain, way = max(((price.gain(way), way) for way in ways), key=itemgetter(0))
+            for segments in self._candidates(module):
+                gain, segment = max(((price.gain(each), each) for each in segments), key=itemgetter(0))
                 if gain > 0:
-                    by_kind.setdefault(way.kind, []).append(way)
-                    gains[way.kind] += gain
+                    by_kind.setdefault(segment.kind, []).append(segment)
+                    gains[segment.kind] += gain
         except MeshError:  # no step can be predicted; the report says why
             return False
         most = sorted(gains, key=lambda kind: -gains[kind])[:KINDS]
