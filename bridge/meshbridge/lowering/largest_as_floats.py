@@ -230,10 +230,10 @@ def _transfer_operand(op: ir.Operation, number: int, facts: _NanFacts) -> _NanFa
     rows = [result_dim(op, number, dim) for dim in facts.rows]
     if None in rows:
         return None
-    places = [result_dim(op, number, dim) for dim in facts.where or ()]
+    dims = [result_dim(op, number, dim) for dim in facts.where or ()]
     # A sum or product drops the dimensions that it reduces; a reshape that merges a dimension loses its facts.
-    lost = facts.where is None or (op.name == RESHAPE and None in places)
-    where = None if lost else frozenset(place for place in places if place is not None)
+    lost = facts.where is None or (op.name == RESHAPE and None in dims)
+    where = None if lost else frozenset(dim for dim in dims if dim is not None)
     return replace(facts, rows=tuple(row for row in rows if row is not None), where=where)
 
 

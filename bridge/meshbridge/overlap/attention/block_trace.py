@@ -45,12 +45,12 @@ class BlockTrace:
         """The gathers whose shards blocks of `value` along `dim` need."""
         worklist = [(value, dim)]
         while worklist:  # operands come first; unrolled layers are deeper than Python's stack
-            place = worklist[-1]
-            if place not in self._sources:
-                self._sources[place] = self._read_of(*place)
-                worklist += [source for source in reversed(self._sources[place]) if source not in self._sources]
+            value_dim = worklist[-1]
+            if value_dim not in self._sources:
+                self._sources[value_dim] = self._read_of(*value_dim)
+                worklist += [source for source in reversed(self._sources[value_dim]) if source not in self._sources]
             elif worklist.pop() not in self._found:
-                self._record(*place)
+                self._record(*value_dim)
         return self._found[value, dim]
 
     def reads_gathers(self, value: ir.Value, dim: int) -> bool:
