@@ -15,11 +15,13 @@ from testdata.realistic.dropless import dropless
 from testdata.realistic.gemma import gemma
 from testdata.realistic.gpt import gpt
 from testdata.realistic.griffin import griffin
+from testdata.realistic.grpo import grpo
 from testdata.realistic.llama import llama
 from testdata.realistic.lora import lora
 from testdata.realistic.mamba2 import mamba2
 from testdata.realistic.mla import mla
 from testdata.realistic.moe import mixture
+from testdata.realistic.optimisers import optimised
 from testdata.realistic.paged import paged_decode, paged_prefill
 from testdata.realistic.pipeline import pipeline
 from testdata.realistic.resnet import resnet50
@@ -61,6 +63,9 @@ BUILDERS: dict[str, Callable[..., Program]] = {
     "dropless_fsdp_tp": partial(dropless, "fsdp_tp"),
     "mla_fsdp_tp": partial(mla, "fsdp_tp"),
     "pipeline_llama": pipeline,
+    "muon_llama8_scan_fsdp": partial(optimised, "muon"),
+    "adafactor_llama8_scan_fsdp": partial(optimised, "adafactor"),
+    "grpo_llama8_scan_fsdp": partial(grpo, "fsdp"),
 }
 """Name to maker: called with the number of devices and `annotated`."""
 

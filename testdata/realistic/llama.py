@@ -14,6 +14,9 @@ from testdata.realistic.layers import LENGTH, Pins, Style, pinned, scale, weight
 from testdata.scaled import SIZES, Sizes, normalise, rotated
 
 SIZE = SIZES["llama"]
+SMALL = Sizes(width=2048, hidden=5504, vocabulary=32000, heads=16, key_heads=8)
+"""Half as wide."""
+
 TOKENS = 2 * LENGTH
 """Tokens of each device."""
 

@@ -32,7 +32,7 @@ class Size:
     """A llama with `layers` in each of the `stages`. A step has so many `microbatches`, of `sequences` for each device along
     "data"."""
 
-    llama: Sizes = Sizes(width=2048, hidden=5504, vocabulary=32000, heads=16, key_heads=8)
+    model: Sizes = llama.SMALL
     stages: int = 4
     layers: int = 2
     microbatches: int = 8
@@ -51,7 +51,7 @@ def pipeline(devices: int, *, annotated: bool, size: Size = SIZE) -> Program:
     replicas = devices // size.stages
     weights = _parameters(size)
     shape = (size.microbatches, size.sequences * replicas, size.length)
-    batch = Argument(shape, P(None, "data", None), below=size.llama.vocabulary)
+    batch = Argument(shape, P(None, "data", None), below=size.model.vocabulary)
     return Program(
         name="pipeline_llama",
         axes=(("stage", size.stages), ("data", replicas)),
@@ -63,8 +63,8 @@ def pipeline(devices: int, *, annotated: bool, size: Size = SIZE) -> Program:
 
 
 def _parameters(size: Size) -> Tree:
-    width, vocabulary = size.llama.width, size.llama.vocabulary
-    layer = llama.layer_parameters(common.STYLES["dp"], size.llama)
+    width, vocabulary = size.model.width, size.model.vocabulary
+    layer = llama.layer_parameters(common.STYLES["dp"], size.model)
     stacked = (size.stages, size.layers)
     return {
         "embedding": weight(vocabulary, width, spec=P("data", None)),
@@ -86,7 +86,7 @@ def _through_stages(stages: Tree, x: jax.Array, size: Size, pins: Pins) -> jax.A
     stages is left out."""
 
     def stage(layers: Tree, x: jax.Array) -> jax.Array:
-        block = partial(llama.block, size=size.llama, pins=pins)
+        block = partial(llama.block, size=size.model, pins=pins)
         return jax.lax.scan(lambda x, layer: (block(x, layer), None), x, layers)[0]
 
     all_stages = jax.vmap(jax.checkpoint(stage), spmd_axis_name="stage")

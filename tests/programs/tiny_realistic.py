@@ -9,11 +9,12 @@ from functools import partial
 import jax
 
 from testdata.program import Argument, Program
-from testdata.realistic import dit, dropless, gemma, griffin, mamba2, mla, paged, pipeline, t5
+from testdata.realistic import dit, dropless, gemma, griffin, grpo, mamba2, mla, paged, pipeline, t5
 from testdata.realistic.accumulated import accumulated
 from testdata.realistic.layers import WEIGHT_SCALE
 from testdata.realistic.llama import llama
 from testdata.realistic.lora import lora
+from testdata.realistic.optimisers import optimised
 from testdata.scaled import Sizes
 
 DEVICES = 8
@@ -47,7 +48,9 @@ MLA = mla.Size(
     sequences=2,
     length=16,
 )
-PIPELINE = pipeline.Size(llama=LLAMA, layers=2, microbatches=6, length=16)
+PIPELINE = pipeline.Size(model=LLAMA, layers=2, microbatches=6, length=16)
+
+GRPO = grpo.Size(model=LLAMA, layers=2, group=8, tokens=32, length=16)
 
 
 def _accumulated(devices: int, *, annotated: bool) -> Program:
@@ -69,6 +72,9 @@ BUILDERS: dict[str, Callable[..., Program]] = {
     "dropless_fsdp_tp": partial(dropless.dropless, "fsdp_tp", size=DROPLESS),
     "mla_fsdp_tp": partial(mla.mla, "fsdp_tp", size=MLA),
     "pipeline_llama": partial(pipeline.pipeline, size=PIPELINE),
+    "muon_llama_scan_fsdp": partial(optimised, "muon", layers=2, **SEQUENCES),
+    "adafactor_llama_scan_fsdp": partial(optimised, "adafactor", layers=2, **SEQUENCES),
+    "grpo_llama_scan_fsdp": partial(grpo.grpo, "fsdp", size=GRPO),
 }
 """Name to maker: called with the number of devices and `annotated`."""
 
