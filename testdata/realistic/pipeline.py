@@ -23,7 +23,7 @@ PINS = {
     "hidden": ALONG,
     "buffer": P("stage", "data", None, None),
     "microbatches": P(None, "data", None, None),
-    "logits": P(None, "data", None, None),
+    "logits": P(None, "data", None, "stage"),
 }
 
 
