@@ -9,8 +9,9 @@ from functools import partial
 import jax
 
 from testdata.program import Argument, Program
-from testdata.realistic import dit, dropless, gemma, griffin, grpo, mamba2, mla, paged, pipeline, t5
+from testdata.realistic import decode, dit, dropless, gemma, gpt, griffin, grpo, mamba2, mla, moe, paged, pipeline, t5
 from testdata.realistic.accumulated import accumulated
+from testdata.realistic.adam import adam_zero1
 from testdata.realistic.layers import WEIGHT_SCALE
 from testdata.realistic.llama import llama
 from testdata.realistic.lora import lora
@@ -21,6 +22,9 @@ DEVICES = 8
 
 LLAMA = Sizes(width=32, hidden=64, vocabulary=64, heads=4, key_heads=4)
 SEQUENCES = {"size": LLAMA, "tokens": 32, "length": 16}
+GPT = gpt.Size(width=32, heads=4, vocabulary=64, sequences=2, length=16)
+MOE = moe.Size(layers=2, width=32, hidden=64, heads=4, vocabulary=64, sequences=2, group=8, length=16)
+DECODE = decode.Size(layers=2, width=32, hidden=64, heads=8, key_heads=4, cached=16, sequences=2)
 T5 = t5.Size(
     width=32, hidden=64, heads=4, head=8, vocabulary=64, layers=2, buckets=8, farthest=12, sequences=4, inputs=16, targets=8
 )
@@ -62,6 +66,12 @@ BUILDERS: dict[str, Callable[..., Program]] = {
     "llama_fsdp": partial(llama, "fsdp", layers=2, scan=False, **SEQUENCES),
     "llama_scan_accumulated": _accumulated,
     "lora_scan_fsdp": partial(lora, "fsdp", layers=2, scan=True, **SEQUENCES),
+    "gpt_scan_sp": partial(gpt.gpt, "sp", layers=2, scan=True, size=GPT),
+    "gpt_fsdp_tp": partial(gpt.gpt, "fsdp_tp", layers=2, scan=False, size=GPT),
+    "moe_lm": partial(moe.mixture, size=MOE),
+    "decode_heads": partial(decode.decode, "heads", size=DECODE),
+    "decode_sequence": partial(decode.decode, "sequence", size=DECODE),
+    "adam_zero1": partial(adam_zero1, layers=2, size=GPT),
     "t5_scan_fsdp_tp": partial(t5.t5, "fsdp_tp", size=T5),
     "gemma_scan_fsdp_tp": partial(gemma.gemma, "fsdp_tp", size=GEMMA),
     "dit_scan": partial(dit.dit, size=DIT),
