@@ -19,10 +19,20 @@ ADAPTED = ("query", "value")
 """The matrices of a layer that have an adapter."""
 
 
-def lora(style: str, devices: int, *, layers: int, scan: bool, annotated: bool, size: Sizes = llama.SIZE) -> Program:
-    """value_and_grad by the adapters, which are replicated, and gradient descent; the frozen parameters are as `llama.llama` has
-    them."""
-    base = llama.llama(style, devices, layers=layers, scan=scan, annotated=annotated, size=size)
+def lora(
+    style: str,
+    devices: int,
+    *,
+    layers: int,
+    scan: bool,
+    annotated: bool,
+    size: Sizes = llama.SIZE,
+    tokens: int = llama.TOKENS,
+    length: int = common.LENGTH,
+) -> Program:
+    """value_and_grad by the adapters, which are replicated, and gradient descent; the frozen parameters and the batch are as
+    `llama.llama` has them."""
+    base = llama.llama(style, devices, layers=layers, scan=scan, annotated=annotated, size=size, tokens=tokens, length=length)
     frozen, *batch = base.arguments
     one_layer = {name: _adapter(_matrix(frozen["layers"], name, scan=scan)) for name in ADAPTED}
     adapters = common.stacked(one_layer, layers, scan=scan)
