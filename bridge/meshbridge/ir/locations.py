@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 from meshbridge.ir.mlir import ir
@@ -26,7 +27,13 @@ _REASON = re.compile(rf"loc\(fused<\[{_TEXT}, {_TEXT}(?:, array<i64: ([\d, ]+)>)
 _SCOPE = re.compile(r'"([^"]*)/[^"/]*"\(')
 _STEP = re.compile(rf"{_TEXT}(?::(\d+):(\d+)|(\())")
 "A file and its line, or a name around the rest."
-_LIBRARY = re.compile(r"[/\\](?:(?:site|dist)-packages|lib[/\\]python3[^/\\]*)[/\\]|^<frozen ")
+_LIBRARY = re.compile(
+    r"[/\\](?:lib[/\\]python3[^/\\]*[/\\])?(?:site|dist)-packages[/\\](?P<package>[^/\\.]*)"
+    r"|[/\\]lib[/\\]python3[^/\\]*[/\\]|^<frozen "
+)
+_COMPILED = re.compile(r"(?:jit|pjit)\(([^()]*)\)")
+"The outermost name of a compiled function."
+_MESHBRIDGE = str(Path(__file__).parents[1])
 _ESCAPED = re.compile(rb"\\([0-9A-F]{2})")
 
 
@@ -55,6 +62,12 @@ class SourceLocation:
         """Whether the file belongs to an installed package, or to Python itself."""
         return _LIBRARY.search(self.file) is not None
 
+    @property
+    def package(self) -> str:
+        """The installed package of the file; empty outside of packages."""
+        match = _LIBRARY.search(self.file)
+        return "" if match is None else match["package"] or ""
+
 
 def location_of(op: ir.Operation) -> SourceLocation:
     """The line of the user's program that asked for `op`."""
@@ -80,9 +93,30 @@ class Trail:
     "The calls, innermost first."
 
     @property
+    def of_user(self) -> tuple[SourceLocation, ...]:
+        """The calls in the user's code within the compiled function: outside of installed packages, or else in the package of the
+        compiled function, such as an installed trainer's. Calls of ours, below which functions are traced, are neither."""
+        ends = self._compiled()
+        outside = (
+            set(self.lines[ends:]) if ends is not None else set()
+        )  # for a loop's body, JAX repeats the calls that lead to it
+        within = [line for line in self.lines[:ends] if line not in outside and not line.file.startswith(_MESHBRIDGE)]
+        own = [line for line in within if not line.is_library]
+        if not own and within and ends is not None:
+            own = [line for line in within if line.package == within[-1].package]
+        return tuple(own)
+
+    def _compiled(self) -> int | None:
+        """How many calls are within the compiled function, which the outermost name stack names; None if no call has its name."""
+        compiled = _COMPILED.match(self.stacks[0]) if self.stacks else None
+        names = [line.function.rpartition("<locals>.")[2] for line in self.lines]
+        numbers = [number for number, name in enumerate(names, 1) if compiled is not None and name == compiled[1]]
+        return max(numbers, default=None)
+
+    @property
     def user_line(self) -> SourceLocation:
-        """The innermost line outside of libraries; the innermost one if there is none."""
-        return next((line for line in self.lines if not line.is_library), self.lines[0] if self.lines else SourceLocation())
+        """The innermost line of the user's code; the innermost one if there is none."""
+        return next(iter((*self.of_user, *self.lines)), SourceLocation())
 
 
 def trail_at(location: ir.Location) -> Trail:
@@ -112,7 +146,7 @@ def _trail(text: str) -> Trail:
 
 
 def user_line(location: ir.Location) -> SourceLocation:
-    """The innermost line of an MLIR location outside of libraries."""
+    """The innermost line of the user's code in an MLIR location."""
     return trail_at(location).user_line
 
 
