@@ -13,9 +13,8 @@ from meshbridge.ir.mlir import context, ir, walk_all
 from meshbridge.read import formats
 from meshbridge.verify.verdict import verify
 from tests.operations.differential import device_mesh
+from tests.ragged_numbers import BATCHED, CONTRACTED
 
-CONTRACTED = lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[])
-BATCHED = lax.RaggedDotDimensionNumbers((((2,), (2,)), ((0,), (0,))), lhs_ragged_dimensions=[1], rhs_group_dimensions=[1])
 CASES = {
     "rows": (lambda x, w, g: lax.ragged_dot(x, w, g), (16, 6), (3, 6, 8), (3,), (None, None, "a")),
     "contracted": (lambda x, w, g: lax.ragged_dot_general(x, w, g, CONTRACTED), (16, 6), (16, 8), (3,), (None, "a")),
