@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import marked
-from benchmarks.targets import RECORDS, Case, Figure, measure, record_of, recorded, summary, tables
+from benchmarks.cases import RECORDS, Case, record_of, recorded
+from benchmarks.targets import Figure, measure, summary, tables
 from meshbridge.machines.target import parse
 from meshbridge.tools.compare.contestants import OURS, PEER
 from testdata.models.catalogue import models

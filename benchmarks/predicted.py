@@ -9,7 +9,6 @@ sends as many bytes; elsewhere XLA's partitioner has other ideas, and the predic
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +20,9 @@ from scipy.stats import spearmanr
 
 import meshbridge
 from benchmarks import marked
+from benchmarks.cases import Case, export, known
 from benchmarks.table import geometric_mean
-from benchmarks.targets import ROOT, TARGETS, Case, known
+from benchmarks.targets import TARGETS
 from meshbridge.machines.target import Target, parse
 from meshbridge.reports import Report
 from meshbridge.tools.compare.contestants import OURS, PEER
@@ -68,7 +68,7 @@ def measure(case: Case) -> Pair | None:
     if found.get("error") or not found.get("modelled"):
         return None
     if not case.program.exists():
-        subprocess.run([sys.executable, *case.exporting], cwd=ROOT, check=True)
+        export(case).check_returncode()
     report, theirs = (predict(case, shardy=shardy) for shardy in (False, True))
     assert report.seconds is not None
     modelled = modelled_seconds(found, report, case.target)

@@ -11,161 +11,85 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
+from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from benchmarks import marked
+from benchmarks.cases import (
+    FOLDER,
+    MEASURED,
+    Case,
+    Contestant,
+    Found,
+    export,
+    is_current,
+    keep,
+    known,
+    python,
+    recorded,
+    versions,
+    write,
+)
 from benchmarks.table import geometric_mean
 from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import Target, parse
-from meshbridge.runtime.targets import EXPORT_PLATFORM
 from meshbridge.tools.compare.contestants import OURS, PEER
 from testdata.realistic.catalogue import ANNOTATIONS, BUILDERS, variants
 
 COMMAND = "make bench-targets"
-ROOT = Path(__file__).parent.parent
-FOLDER = ROOT / "build" / "targets"
 TARGETS = ("tpu:v5e:2x4", "tpu:v5p:4x4x4", "gpu:h100:1x1x8")
-RECORDS = ROOT / "benchmarks" / "measured"
-"""Where figures are kept: a file for each target and set of XLA's options."""
-
-MEASURED = (OURS, PEER)
-"""Whom the tables hold."""
 
 EQUAL = 1.001
 """Ratios up to this are no loss: figures of one plan differ by as much where two compilers pad differently."""
-
-Contestant = Mapping[str, Any]
-"""What the JSON of `compare` says of one: its figures by key, or an `error`."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A program, how it is annotated, what it is compiled for, and under which set of XLA's options."""
-
-    name: str
-    annotation: str
-    target: Target
-    options: OptionSet = "default"
-
-    @property
-    def program(self) -> Path:
-        """The file of the exported program."""
-        return FOLDER / f"{self.name}.{self.annotation}.{self.platform}.{self.target.devices}.jax_export"
-
-    @property
-    def platform(self) -> str:
-        """What jax.export calls the target's platform."""
-        return EXPORT_PLATFORM[self.target.machine.platform]
-
-    @property
-    def record(self) -> Path:
-        """The file that holds its figures."""
-        under = "" if self.options == "default" else f".{self.options}"
-        return RECORDS / f"{self.target.text.replace(':', '_')}{under}.json"
-
-    @property
-    def key(self) -> str:
-        """What they stand under there."""
-        return f"{self.name}, {self.annotation}"
-
-    @property
-    def exporting(self) -> list[str]:
-        """The Python command that writes the program."""
-        said = ["--devices", str(self.target.devices), "--platform", self.platform, "--annotation", self.annotation]
-        return ["-m", "testdata.realistic.export", str(self.program), self.name, *said]
-
-    def comparing(self, limit: int, *, without: Sequence[str]) -> list[str]:
-        """The Python command that compiles the program by each contestant but some, for up to so many seconds each."""
-        left_out = [word for name in without for word in ("--without", name)]
-        said = ["--target", self.target.text, *left_out, "--compiler-options", self.options, "--timeout", str(limit)]
-        return ["-m", "meshbridge", "compare", str(self.program), *said, "--json", "--quiet"]
-
-
-Found = Mapping["Case", Mapping[str, Contestant]]
-
-KEPT = (
-    "error",
-    "wire_bytes",
-    "exposed_bytes",
-    "temporary_bytes",
-    "peak_bytes",
-    "modelled",
-    "executed",
-    "flops",
-    "compile_seconds",
-    "unknown_loops",
-)
-"""What is kept of a contestant's figures."""
-
-_NOTHING: tuple[object, ...] = (None, "", [], {})
-
-
-def known(case: Case) -> dict[str, Contestant]:
-    """What is on record of each contestant, by name; nothing where nothing was measured."""
-    found: dict[str, Contestant] = record_of(case.record).get(case.key, {})
-    return found
-
-
-def keep(case: Case, found: Mapping[str, Contestant]) -> None:
-    """Puts figures on record, in place of what stood there."""
-    rows = record_of(case.record)
-    rows[case.key] = {
-        name: {key: figures[key] for key in KEPT if figures.get(key) not in _NOTHING} for name, figures in found.items()
-    }
-    lines = [f"{json.dumps(key)}: {json.dumps(rows[key])}" for key in sorted(rows)]
-    _write(case.record, "{\n" + ",\n".join(lines) + "\n}\n")
-
-
-def record_of(path: Path) -> dict[str, Any]:
-    """What a file of RECORDS holds, by key; nothing where there is no such file."""
-    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return found
-
-
-def _write(path: Path, text: str) -> None:
-    """The file appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.partly")
-    beside.write_text(text)
-    beside.replace(path)
 
 
 def measure(case: Case, limit: int, *, kept: Sequence[str]) -> dict[str, Contestant]:
     """The figures of each contestant, by name; of those `kept` as they are on record, if they are."""
     found = {name: figures for name, figures in known(case).items() if name in kept}
     if len(found) < len(MEASURED):
-        print(f"{case.name}, {case.annotation}, {case.target.text}", file=sys.stderr, flush=True)
-        FOLDER.mkdir(parents=True, exist_ok=True)
         found = _measured(case, limit, [*found]) | found
         keep(case, found)
     return {name: found[name] for name in MEASURED}
 
 
+def measure_changed(case: Case, limit: int) -> dict[str, Contestant]:
+    """The figures of each contestant, of today's plan by the compiler that is installed. What is on record of that stays; a
+    peer's figures stay as long as the program does."""
+    found, today = known(case), versions(case.target)
+    if all(found.get(name, {}).get("versions") == today for name in MEASURED) and is_current(case, found):
+        return found
+    peer = found.get(PEER, {})
+    if peer.get("program") and peer.get("versions") == today:
+        ours = _measured(case, limit, [PEER])
+        if ours[OURS].get("program") == peer["program"]:
+            keep(case, found := ours | {PEER: peer})
+            return found
+    return measure(case, limit, kept=())
+
+
 def _measured(case: Case, limit: int, without: Sequence[str]) -> dict[str, Contestant]:
     """The figures of all MEASURED but those `without`."""
-    exported = _python(case.exporting)
+    print(f"{case.name}, {case.annotation}, {case.target.text}", file=sys.stderr, flush=True)
+    exported = export(case)
     if exported.returncode:
-        return _failed(exported)
-    compared = _python(case.comparing(limit, without=["xla-gspmd", *without]))
+        return _failed(exported.stderr, exported.returncode)
+    compared = python(case.comparing(limit, without=["xla-gspmd", *without]))
     if not compared.stdout.startswith("{"):
-        return _failed(compared)
+        return _failed(compared.stderr, compared.returncode)
     (target,) = json.loads(compared.stdout)["targets"]
-    return {contestant["name"]: contestant for contestant in target["contestants"]}
+    under = {"program": target["program"], "versions": versions(case.target), "measured": date.today().isoformat()}
+    return {contestant["name"]: contestant | under for contestant in target["contestants"]}
 
 
-def _python(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-def _failed(done: subprocess.CompletedProcess[str]) -> dict[str, Contestant]:
+def _failed(stderr: str, status: int) -> dict[str, Contestant]:
     """Nobody's figures: the program itself could not be made, or not be read."""
-    error = (done.stderr.strip().splitlines() or [f"ended with status {done.returncode}"])[-1]
+    error = (stderr.strip().splitlines() or [f"ended with status {status}"])[-1]
     return {name: {"error": error} for name in MEASURED}
 
 
@@ -332,20 +256,14 @@ def write_json(found: Found, path: Path) -> None:
         {"program": case.name, "annotation": case.annotation, "target": case.target.text, "contestants": both}
         for case, both in found.items()
     ]
-    _write(path, json.dumps(content, indent=1))
-
-
-def recorded(cases: Iterable[Case]) -> Found:
-    """The cases of which figures are on record."""
-    return {case: found for case in cases if (found := known(case))}
+    write(path, json.dumps(content, indent=1))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; 1 if our program did not compile somewhere."""
     options = _options(argv)
     cases = _cases(options.targets, options.annotations, options.programs, options.compiler_options)
-    kept = [PEER] if options.ours else MEASURED if options.keep else []
-    found = recorded(cases) if options.measured else {case: measure(case, options.limit, kept=kept) for case in cases}
+    found = recorded(cases) if options.measured else {case: _asked(options)(case, options.limit) for case in cases}
     print(_text(found, cases))
     write_json(found, options.json)
     cases = _cases(TARGETS, ANNOTATIONS, BUILDERS, options.compiler_options)
@@ -358,6 +276,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.overview:
         options.overview.write_text(marked.replaced(options.overview, "overview", COMMAND, overview(shown)))
     return 1 if any(both[OURS].get("error") for both in found.values()) else 0
+
+
+def _asked(options: argparse.Namespace) -> Callable[[Case, int], Mapping[str, Contestant]]:
+    """How cases are measured."""
+    if options.changed:
+        return measure_changed
+    return partial(measure, kept=[PEER] if options.ours else MEASURED if options.keep else [])
 
 
 def _cases(targets: Iterable[str], annotations: Iterable[str], names: Iterable[str], options: OptionSet) -> list[Case]:
@@ -384,6 +309,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     help_ = "XLA's options: its own defaults, or those under which collectives overlap (default: default)"
     parser.add_argument("--compiler-options", choices=get_args(OptionSet), default="default", help=help_)
     parser.add_argument("--limit", type=int, default=600, metavar="SECONDS", help="what one compilation may take (default: 600)")
+    help_ = "measure what is not on record of today's plan, and by the compiler that is installed"
+    parser.add_argument("--changed", action="store_true", help=help_)
     parser.add_argument("--keep", action="store_true", help="take what is on record, where it is")
     parser.add_argument("--ours", action="store_true", help="the same, but of XLA with Shardy alone")
     parser.add_argument("--measured", action="store_true", help="measure nothing, show what is on record")
