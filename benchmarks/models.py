@@ -15,7 +15,8 @@ from pathlib import Path
 
 from benchmarks import marked
 from benchmarks.cases import RECORDS, Case, record_of, recorded
-from benchmarks.targets import Figure, measure, summary, tables
+from benchmarks.target_tables import Figure, summary, tables
+from benchmarks.targets import measure
 from meshbridge.machines.target import parse
 from meshbridge.tools.compare.contestants import OURS, PEER
 from testdata.models.catalogue import models

@@ -13,10 +13,8 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from functools import partial
-from math import inf
 from pathlib import Path
 from typing import get_args
 
@@ -33,20 +31,18 @@ from benchmarks.cases import (
     known,
     python,
     recorded,
+    split,
     versions,
     write,
 )
-from benchmarks.table import geometric_mean
+from benchmarks.target_tables import means, overview, page, tables
 from meshbridge.machines.machine import OptionSet
-from meshbridge.machines.target import Target, parse
+from meshbridge.machines.target import parse
 from meshbridge.tools.compare.contestants import OURS, PEER
 from testdata.realistic.catalogue import ANNOTATIONS, BUILDERS, variants
 
 COMMAND = "make bench-targets"
 TARGETS = ("tpu:v5e:2x4", "tpu:v5p:4x4x4", "gpu:h100:1x1x8")
-
-EQUAL = 1.001
-"""Ratios up to this are no loss: figures of one plan differ by as much where two compilers pad differently."""
 
 
 def measure(case: Case, limit: int, *, kept: Sequence[str]) -> dict[str, Contestant]:
@@ -93,161 +89,10 @@ def _failed(stderr: str, status: int) -> dict[str, Contestant]:
     return {name: {"error": error} for name in MEASURED}
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A column: its heading, the key in the JSON, and how many units of that are one of the table's."""
-
-    heading: str
-    key: str
-    unit: float = 1.0
-    digits: int = 0
-    is_plan: bool = True
-    """Whether more of it is a loss; compile time says how fast a compiler is, not how good a plan."""
-
-    def value(self, found: Contestant) -> float | None:
-        """None where it is not known."""
-        value = None if found.get("error") else found.get(self.key)
-        if isinstance(value, Mapping):  # what a compiler models has a unit of its own
-            value = value["total"] * MODELLED[value["unit"]]
-        return None if value is None else float(value)
-
-    def text(self, found: Contestant) -> str:
-        """In the table's unit."""
-        value = self.value(found)
-        return "-" if value is None else f"{value / self.unit:,.{self.digits}f}"
-
-    def ratio(self, both: Mapping[str, Contestant]) -> float | None:
-        """Ours over Shardy's, None where one is not known or stands as zero in the table."""
-        ours, peer = (self.value(both[name]) for name in (OURS, PEER))
-        least = self.unit * 10**-self.digits / 2
-        return None if ours is None or peer is None or min(ours, peer) < least else ours / peer
-
-    def is_loss(self, both: Mapping[str, Contestant]) -> bool:
-        """Whether Shardy's plan has less of it."""
-        ours, peer = (self.value(both[name]) for name in (OURS, PEER))
-        return self.is_plan and ours is not None and peer is not None and ours > EQUAL * peer
-
-    def cell(self, both: Mapping[str, Contestant], *, ratio: bool = True) -> str:
-        """Both, and their ratio if that is asked for; bold where it is a loss."""
-        if any(both[name].get("error") for name in both):
-            return " / ".join("failed" if both[name].get("error") else self.text(both[name]) for name in (OURS, PEER))
-        over = self.ratio(both) if ratio else None
-        text = f"{self.text(both[OURS])} / {self.text(both[PEER])}" + (f" = {over:.2f}" if over else "")
-        return f"**{text}**" if self.is_loss(both) else text
-
-
-MODELLED = {"cycles": 1e-6, "microseconds": 1e-3}
-"""How many of the table's units, millions of cycles or milliseconds, are in one of a compiler's."""
-
-FIGURES = (
-    Figure("wire MB", "wire_bytes", 1e6, 1),
-    Figure("exposed MB", "exposed_bytes", 1e6, 1),
-    Figure("temporaries MB", "temporary_bytes", 1e6),
-    Figure("modelled", "modelled", digits=1),
-    Figure("collectives", "executed"),
-    Figure("compile s", "compile_seconds", is_plan=False),
-)
-
-
-def tables(found: Found, figures: Sequence[Figure] = FIGURES) -> str:
-    """A table for each target, with geometric means, and what failed."""
-    return "\n\n".join(
-        "\n".join(_table(target, {c: both for c, both in found.items() if c.target == target}, figures))
-        for target in _targets(found)
-    )
-
-
-def page(found: Found) -> str:
-    """What the page shows of XLA's defaults: every row of programs with constraints, and the means and failures of the others."""
-    return "\n\n".join("\n".join(_page(target, found)) for target in _targets(found))
-
-
-def _page(target: Target, found: Found) -> Iterator[str]:
-    own = {case: both for case, both in found.items() if case.target == target}
-    constrained = {case: both for case, both in own.items() if case.annotation == "constrained"}
-    yield from (_title(target), "", *_heading(FIGURES), *_rows(constrained, FIGURES), *_means(own, FIGURES), "")
-    yield from _remarks(target, own)
-
-
-def _targets(found: Found) -> list[Target]:
-    return list(dict.fromkeys(case.target for case in found))
-
-
-def _table(target: Target, found: Found, figures: Sequence[Figure]) -> Iterator[str]:
-    yield from (_title(target), "", *_heading(figures), *_rows(found, figures), *_means(found, figures), "")
-    yield from _remarks(target, found)
-
-
-def _title(target: Target) -> str:
-    return f"**{target.text}**: {target.devices} of {target.machine.summary}"
-
-
-def _heading(figures: Sequence[Figure]) -> Iterator[str]:
-    yield f"| program | annotated | {' | '.join(figure.heading for figure in figures)} |"
-    yield f"|---|---|{'---:|' * len(figures)}"
-
-
-def _rows(found: Found, figures: Sequence[Figure]) -> Iterator[str]:
-    for case, both in found.items():
-        yield f"| {case.name} | {case.annotation} | {' | '.join(figure.cell(both) for figure in figures)} |"
-
-
-def _means(found: Found, figures: Sequence[Figure]) -> Iterator[str]:
-    for annotation in dict.fromkeys(case.annotation for case in found):
-        chosen = [both for case, both in found.items() if case.annotation == annotation]
-        yield f"| *geometric mean* | *{annotation}* | {' | '.join(_mean(figure, chosen) for figure in figures)} |"
-
-
-def overview(found: Found) -> str:
-    """One sentence: of each target the geometric mean of wire bytes, ours over Shardy's, of the programs with constraints."""
-    wire, *_ = FIGURES
-    shown, counts = [], []
-    for target in dict.fromkeys(case.target for case in found):
-        chosen = [both for case, both in found.items() if (case.target, case.annotation) == (target, "constrained")]
-        ratios = [ratio for both in chosen if (ratio := wire.ratio(both))]
-        counts.append(len(ratios))
-        shown.append(f"**{geometric_mean(ratios):.2f}** on {target.devices} {target.machine.summary.partition(',')[0]}")
-    return (
-        f"Geometric mean of bytes sent, ours over XLA's with Shardy: {', '.join(shown)}\n"
-        f"(up to {max(counts)} training and decoding steps with constraints; compiled ahead of time, not run)."
-    )
-
-
-def summary(found: Found, figures: Sequence[Figure] = FIGURES, *, losses: float = inf) -> str:
-    """A table for each target: the geometric means, and the rows in which a figure is more than `losses` times Shardy's."""
-    return "\n\n".join("\n".join(_summary(target, found, figures, losses)) for target in _targets(found))
-
-
-def _summary(target: Target, found: Found, figures: Sequence[Figure], losses: float) -> Iterator[str]:
-    own = {case: both for case, both in found.items() if case.target == target}
-    worst = {case: both for case, both in own.items() if any((f.ratio(both) or 0) > losses for f in figures if f.is_plan)}
-    lines = list(_rows(worst, figures)) + list(_means(own, figures))
-    yield from (_title(target), "", *_heading(figures), *lines)
-
-
 def _left_out(cases: Sequence[Case]) -> Iterator[str]:
     for target in dict.fromkeys(case.target for case in cases):
         names = [f"{case.name} ({case.annotation})" for case in cases if case.target == target]
         yield f"Not measured on {target.text}: {', '.join(names)}."
-
-
-def _mean(figure: Figure, chosen: Sequence[Mapping[str, Contestant]]) -> str:
-    """Of the ratios, and how many programs lose."""
-    ratios = [ratio for both in chosen if (ratio := figure.ratio(both))]
-    losses = sum(figure.is_loss(both) for both in chosen)
-    return (f"{geometric_mean(ratios):.2f} of {len(ratios)}" if ratios else "-") + (f", {losses} lost" if losses else "")
-
-
-def _remarks(target: Target, found: Found) -> Iterator[str]:
-    for case, both in found.items():
-        for name, figures in both.items():
-            of = f"- {case.name}, {case.annotation}: {name}"
-            if error := figures.get("error"):
-                yield f"{of} failed: {' '.join(error.split())[:300]}"
-            elif figures.get("peak_bytes", 0) > target.machine.memory_bytes:
-                yield f"{of} needs {figures['peak_bytes'] / 1e9:.1f} GB, a device has {target.machine.memory_bytes / 1e9:.1f}"
-            if loops := figures.get("unknown_loops"):
-                yield f"{of}: bodies of {', '.join(loops)} counted once"
 
 
 def write_json(found: Found, path: Path) -> None:
@@ -264,17 +109,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _options(argv)
     cases = _cases(options.targets, options.annotations, options.programs, options.compiler_options)
     found = recorded(cases) if options.measured else {case: _asked(options)(case, options.limit) for case in cases}
-    print(_text(found, cases))
+    print(_text(*split(found), cases))
     write_json(found, options.json)
-    cases = _cases(TARGETS, ANNOTATIONS, BUILDERS, options.compiler_options)
-    shown = recorded(cases)
+    if options.page or options.overview:
+        today, older = split(recorded(_cases(TARGETS, ANNOTATIONS, BUILDERS, options.compiler_options)))
     if options.page:
         is_default = options.compiler_options == "default"
         mark = "targets" if is_default else f"targets, {options.compiler_options} options"
-        text = page(shown) if is_default else summary(shown)
+        text = page(today, older) if is_default else means(today, older)
         options.page.write_text(marked.replaced(options.page, mark, COMMAND, text))
     if options.overview:
-        options.overview.write_text(marked.replaced(options.overview, "overview", COMMAND, overview(shown)))
+        options.overview.write_text(marked.replaced(options.overview, "overview", COMMAND, overview(today, older)))
     return 1 if any(both[OURS].get("error") for both in found.values()) else 0
 
 
@@ -295,10 +140,14 @@ def _cases(targets: Iterable[str], annotations: Iterable[str], names: Iterable[s
     ]
 
 
-def _text(found: Found, cases: Sequence[Case]) -> str:
-    """The tables, and what of the cases they lack on the targets that they are of."""
+def _text(today: Found, older: Found, cases: Sequence[Case]) -> str:
+    """The tables of today's plans, those of older ones, and what of the cases they lack on the targets that they are of."""
+    found = {**today, **older}
     measured = {case.target for case in found}
-    return "\n\n".join([tables(found), *_left_out([case for case in cases if case.target in measured and case not in found])])
+    missing = _left_out([case for case in cases if case.target in measured and case not in found])
+    return "\n\n".join(
+        [part for part in (tables(today), *(["Of older plans:", tables(older)] if older else []), *missing) if part]
+    )
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:

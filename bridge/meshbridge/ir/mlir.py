@@ -347,7 +347,7 @@ _DIGITS = 16
 
 def digest(module: ir.Module) -> str:
     """A hash of `module` without its locations, in hexadecimal: equal modules have equal hashes."""
-    return sha256(module.operation.get_asm(enable_debug_info=False).encode()).hexdigest()[:_DIGITS]
+    return sha256(str(module.operation.get_asm(enable_debug_info=False)).encode()).hexdigest()[:_DIGITS]
 
 
 def mentions(module: ir.Module, *texts: str) -> bool:
