@@ -224,5 +224,7 @@ NOTABLE = 0.01
 
 def _outside(of: str, modelled: Mapping[str, Any] | None) -> Iterator[str]:
     """What of a modelled step is in computations that the compiler's scheduler does not time."""
-    if modelled and (share := modelled.get("outside", 0.0) / modelled["total"]) > NOTABLE:
+    outside = modelled.get("outside", 0.0) if modelled else 0.0
+    if modelled and outside > NOTABLE * modelled["total"]:
+        share = outside / modelled["total"]
         yield f"{of}: {share:.0%} of the modelled time is in loops and branches without collectives, by their kernels"

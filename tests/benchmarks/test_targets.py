@@ -157,6 +157,8 @@ def test_time_outside_the_scheduler_is_named() -> None:
     )
     assert "- unet, inputs: meshbridge: 25% of the modelled time is in loops and branches without collectives" in text
     assert "xla-shardy: " not in text
+    nothing = {OURS: {"modelled": modelled | {"total": 0.0, "outside": 0.0}}, PEER: {}}
+    assert "- unet" not in target_tables.tables({Case("unet", "inputs", TPU): nothing})
 
 
 CASE = Case("vocab_loss", "constrained", TPU)
