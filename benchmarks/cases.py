@@ -32,6 +32,9 @@ FOLDER = ROOT / "build" / "targets"
 RECORDS = ROOT / "benchmarks" / "measured"
 """Where figures are kept: a file for each target and set of XLA's options."""
 
+TARGETS = ("tpu:v5e:2x4", "tpu:v5p:4x4x4", "gpu:h100:1x1x8")
+"""What the realistic programs are compiled for, in the order of the tables."""
+
 MEASURED = (OURS, PEER)
 """Whom the tables hold."""
 
@@ -189,7 +192,7 @@ def split(found: Found) -> tuple[Found, Found]:
 def todays_plan(case: Case) -> str:
     """The hash of the plan that meshbridge makes of a case now: that of the golden file, which tests hold to be today's; what
     has no row there is planned. Raises CalledProcessError if the program cannot be exported."""
-    if on_record := _golden_plans().get(case.golden):
+    if on_record := golden_plans().get(case.golden):
         return str(on_record["lowered"])
     print(f"planning {case.golden}", file=sys.stderr, flush=True)
     export(case).check_returncode()
@@ -200,5 +203,6 @@ def todays_plan(case: Case) -> str:
 
 
 @cache
-def _golden_plans() -> dict[str, Any]:
+def golden_plans() -> dict[str, Any]:
+    """The golden file, by the keys of its plans."""
     return record_of(ROOT / "tests" / "plans" / "golden.json")

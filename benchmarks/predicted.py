@@ -22,10 +22,9 @@ from scipy.stats import spearmanr
 
 import meshbridge
 from benchmarks import marked
-from benchmarks.cases import Case, Found, export, known, recorded, split
+from benchmarks.cases import TARGETS, Case, Found, export, known, recorded, split
 from benchmarks.table import geometric_mean
 from benchmarks.target_tables import not_measured
-from benchmarks.targets import TARGETS
 from meshbridge.machines.target import Target, parse
 from meshbridge.reports import Report
 from meshbridge.tools.compare.contestants import OURS, PEER

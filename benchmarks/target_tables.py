@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from benchmarks.cases import Contestant, Found
+from benchmarks.cases import TARGETS, Contestant, Found
 from benchmarks.table import geometric_mean
 from meshbridge.machines.target import Target
 from meshbridge.tools.compare.contestants import OURS, PEER
@@ -99,11 +99,12 @@ def _page(target: Target, today: Found, older: Found) -> Iterator[str]:
     own, constrained = _of(target, today), _of(target, today, "constrained")
     yield from (_title(target), "")
     if own:
-        yield from (*_heading(FIGURES), *_rows(constrained, FIGURES), *_means(own, FIGURES), "", *_remarks(target, own))
-    yield from not_measured(target, older)
+        yield from (*_heading(FIGURES), *_rows(constrained, FIGURES), *_means(own, FIGURES), "")
+    yield from (*_remarks(target, own), *not_measured(target, older))
     if old := _of(target, older, "constrained"):
         yield from ("", "Of older plans:", "", *_heading(FIGURES, "measured"), *_rows(old, FIGURES, dated=True))
-        yield from ("", *_remarks(target, old))
+        if remarks := list(_remarks(target, old)):
+            yield from ("", *remarks)
 
 
 def not_measured(target: Target, older: Found) -> Iterator[str]:
@@ -114,7 +115,7 @@ def not_measured(target: Target, older: Found) -> Iterator[str]:
             for annotation in dict.fromkeys(case.annotation for case in old)
             if (of := _of(target, older, annotation))
         ]
-        yield f"- Not measured since its plan changed: {len(old)} ({'; '.join(named)})."
+        yield f"- Not measured since its plan changed, or since plans are on record: {len(old)} ({'; '.join(named)})."
 
 
 def _of(target: Target, found: Found, annotation: str = "") -> Found:
@@ -122,7 +123,9 @@ def _of(target: Target, found: Found, annotation: str = "") -> Found:
 
 
 def _targets(found: Found) -> list[Target]:
-    return list(dict.fromkeys(case.target for case in found))
+    """Those of TARGETS in that order, then others."""
+    order = {text: number for number, text in enumerate(TARGETS)}
+    return sorted(dict.fromkeys(case.target for case in found), key=lambda target: order.get(target.text, len(order)))
 
 
 def _table(target: Target, found: Found, figures: Sequence[Figure]) -> Iterator[str]:

@@ -22,6 +22,7 @@ from benchmarks import marked
 from benchmarks.cases import (
     FOLDER,
     MEASURED,
+    TARGETS,
     Case,
     Contestant,
     Found,
@@ -42,7 +43,6 @@ from meshbridge.tools.compare.contestants import OURS, PEER
 from testdata.realistic.catalogue import ANNOTATIONS, BUILDERS, variants
 
 COMMAND = "make bench-targets"
-TARGETS = ("tpu:v5e:2x4", "tpu:v5p:4x4x4", "gpu:h100:1x1x8")
 
 
 def measure(case: Case, limit: int, *, kept: Sequence[str]) -> dict[str, Contestant]:
@@ -107,12 +107,12 @@ def write_json(found: Found, path: Path) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; 1 if our program did not compile somewhere."""
     options = _options(argv)
-    cases = _cases(options.targets, options.annotations, options.programs, options.compiler_options)
+    cases = cases_of(options.targets, options.annotations, options.programs, options.compiler_options)
     found = recorded(cases) if options.measured else {case: _asked(options)(case, options.limit) for case in cases}
     print(_text(*split(found), cases))
     write_json(found, options.json)
     if options.page or options.overview:
-        today, older = split(recorded(_cases(TARGETS, ANNOTATIONS, BUILDERS, options.compiler_options)))
+        today, older = split(recorded(cases_of(TARGETS, ANNOTATIONS, BUILDERS, options.compiler_options)))
     if options.page:
         is_default = options.compiler_options == "default"
         mark = "targets" if is_default else f"targets, {options.compiler_options} options"
@@ -130,7 +130,8 @@ def _asked(options: argparse.Namespace) -> Callable[[Case, int], Mapping[str, Co
     return partial(measure, kept=[PEER] if options.ours else MEASURED if options.keep else [])
 
 
-def _cases(targets: Iterable[str], annotations: Iterable[str], names: Iterable[str], options: OptionSet) -> list[Case]:
+def cases_of(targets: Iterable[str], annotations: Iterable[str], names: Iterable[str], options: OptionSet) -> list[Case]:
+    """All cases, those of a target together, then those of an annotation."""
     return [
         Case(name, annotation, parse(target), options)
         for target in targets
