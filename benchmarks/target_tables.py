@@ -115,7 +115,7 @@ def not_measured(target: Target, older: Found) -> Iterator[str]:
             for annotation in dict.fromkeys(case.annotation for case in old)
             if (of := _of(target, older, annotation))
         ]
-        yield f"- Not measured since its plan changed, or since plans are on record: {len(old)} ({'; '.join(named)})."
+        yield f"- Not measured since its plan changed, or without a plan on record: {len(old)} ({'; '.join(named)})."
 
 
 def _of(target: Target, found: Found, annotation: str = "") -> Found:
@@ -195,10 +195,16 @@ def _summary(target: Target, found: Found, figures: Sequence[Figure], losses: fl
 def means(today: Found, older: Found) -> str:
     """What the page shows of other options of XLA: the means of each target, of today's plans, and apart from them of older
     ones."""
-    parts = [summary(today), *(line for target in _targets(older) for line in not_measured(target, older))]
-    if older:
-        parts += ["Of older plans:", summary(older)]
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join("\n".join(_apart(target, today, older)) for target in _targets({**today, **older}))
+
+
+def _apart(target: Target, today: Found, older: Found) -> Iterator[str]:
+    yield from (_title(target), "")
+    if own := _of(target, today):
+        yield from (*_heading(FIGURES), *_means(own, FIGURES), "")
+    yield from not_measured(target, older)
+    if old := _of(target, older):
+        yield from ("", "Of older plans:", "", *_heading(FIGURES), *_means(old, FIGURES))
 
 
 def _mean(figure: Figure, chosen: Sequence[Mapping[str, Contestant]]) -> str:

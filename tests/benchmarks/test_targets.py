@@ -112,7 +112,7 @@ def test_a_run_keeps_what_was_measured(
     assert "| vocab_loss | constrained | 1.0 / 2.0 = 0.50 |" in page.read_text()
     assert "| resnet50 | constrained | 2026-11-24 | 0.0 / 7.0 |" in page.read_text(), "what was not asked for now is there, too"
     assert "| *geometric mean* | *constrained* | 0.50 of 1 |" in page.read_text(), "without the older plan"
-    assert "- Not measured since its plan changed, or since plans are on record: 1 (constrained: resnet50)." in page.read_text()
+    assert "- Not measured since its plan changed, or without a plan on record: 1 (constrained: resnet50)." in page.read_text()
     printed = capsys.readouterr().out
     assert "1.0 / 2.0 = 0.50" in printed
     assert "resnet50" not in printed
@@ -136,6 +136,12 @@ def test_each_under_its_best_options(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert targets.main([*said, str(tmp_path / "out.json"), "--compiler-options", "best", "--page", str(page)]) == 0
     assert "| *geometric mean* | *constrained* | 0.75 of 1 |" in page.read_text(), "the page has the means alone"
     assert "3.0 / 4.0 = 0.75" in capsys.readouterr().out
+    older = {replace(best, name="unet"): both(1e6, 4e6)}
+    lines = target_tables.means({best: both(3e6, 4e6)}, older).splitlines()
+    assert [line.split(" | ")[2] for line in lines if "mean" in line] == ["0.75 of 1", "0.25 of 1"]
+    assert lines.index("Of older plans:") == 2 + lines.index(
+        "- Not measured since its plan changed, or without a plan on record: 1 (constrained: unet)."
+    )
 
 
 def test_figures_of_unlike_estimates_have_no_ratio() -> None:
