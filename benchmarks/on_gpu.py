@@ -92,7 +92,7 @@ class Setting:
 def on_a_gpu(names: Sequence[str]) -> Setting:
     """Realistic programs on the GPU of this machine."""
     cases = tuple(Case(name, "constrained", TARGET) for name in names)
-    logged = targets.environment(TARGET) | {"JAX_PLATFORMS": "cuda"}
+    logged = targets.environment(TARGET) | {"JAX_PLATFORMS": "cuda,cpu"}
     return Setting(cases, Request(mock=MOCK), logged, "mocked: they do nothing")
 
 
