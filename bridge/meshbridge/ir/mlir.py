@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cmp_to_key
+from hashlib import sha256
 from io import BytesIO
 from threading import Lock
 from typing import Any
@@ -54,6 +55,7 @@ __all__ = [
     "call_target",
     "context",
     "dictionary",
+    "digest",
     "display_name",
     "distinct_entries",
     "entries",
@@ -337,6 +339,15 @@ def to_bytecode(module: ir.Module) -> bytes:
     buffer = BytesIO()
     module.operation.write_bytecode(buffer)
     return buffer.getvalue()
+
+
+_DIGITS = 16
+"""Of a digest."""
+
+
+def digest(module: ir.Module) -> str:
+    """A hash of `module` without its locations, in hexadecimal: equal modules have equal hashes."""
+    return sha256(str(module.operation.get_asm(enable_debug_info=False)).encode()).hexdigest()[:_DIGITS]
 
 
 def mentions(module: ir.Module, *texts: str) -> bool:

@@ -66,6 +66,8 @@ class TargetComparison:
     figures: dict[str, Figures]
     compiler_options: dict[str, dict[str, OptionValue]] = field(default_factory=dict)
     "By contestant, XLA's options beside its defaults."
+    program: str = ""
+    "A hash of the program for the target's platform, without locations."
 
 
 def compare(
@@ -151,7 +153,7 @@ def compare_for(
                 )
                 figures[contestant] = _compile(folder, request, target, limits)
                 steps.done(f"{contestant}, {target.text}")
-            comparisons.append(TargetComparison(target, used, figures, under))
+            comparisons.append(TargetComparison(target, used, figures, under, mlir.digest(module)))
     return tuple(comparisons)
 
 

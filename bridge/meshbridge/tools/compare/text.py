@@ -35,6 +35,7 @@ def targets_as_json(comparisons: Sequence[TargetComparison]) -> str:
             "target": comparison.target.text,
             "devices": comparison.target.devices,
             "used": comparison.used,
+            "program": comparison.program,
             "contestants": [_on_target(name, figures) for name, figures in comparison.figures.items()],
             "compiler_options": comparison.compiler_options,
         }
@@ -71,6 +72,7 @@ TARGET_KEYS = {
     "compile_seconds": "compile_seconds",
     "unknown_loops": "unknown_loops",
     "uncounted_calls": "uncounted_calls",
+    "plan": "plan",
     "error": "error",
 }
 """The keys of the figures in the JSON of a target."""
@@ -262,8 +264,11 @@ def _remarks_on(figures: Mapping[str, Figures]) -> Iterator[str]:
         if contestant.unmodelled:
             yield f"{name}: what a step takes is not known: {contestant.unmodelled}"
         if contestant.modelled is not None and contestant.modelled.without_estimate:
-            unit = "instructions" if contestant.modelled.unit == "cycles" else "computations"
+            unit = "instructions" if contestant.modelled.unit == "cycles" else "kernels"
             yield f"{name}: {contestant.modelled.without_estimate} {unit} have no estimate, and count as nothing"
+        if contestant.modelled is not None and contestant.modelled.outside:
+            share = contestant.modelled.outside / contestant.modelled.total
+            yield f"{name}: {share:.1%} of the modelled time is in loops and branches without collectives, by their kernels"
         if contestant.modelled is not None and contestant.modelled.unit == "microseconds" and contestant.widened_flops:
             share = contestant.widened_flops / contestant.flops
             yield f"{name}: {share:.1%} of its FLOPs make float32 of 16-bit floats, for which the model takes far too long"
