@@ -28,6 +28,7 @@ from meshbridge.ir.locations import SourceLocation, location_of, reason_at, requ
 from meshbridge.ir.mlir import MeshError, OpError, ir
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
 from meshbridge.ir.shifts import received
+from meshbridge.ops.traits import Trait, ops_with
 
 
 @dataclass(frozen=True)
@@ -119,22 +120,22 @@ def communicating(ops: Iterable[Execution], meshes: dict[str, Mesh]) -> Iterable
     """The collectives with their ops, meshes, and the mesh axes of their groups."""
     grouped, permuted = cache(_grouped), cache(_moved)  # lists of all devices are parsed once
     for op, times in ops:
-        dialect, _, kind = op.name.partition(".")
-        if dialect == "mesh" and kind in _MESH:
+        if (name := op.name) not in COMMUNICATING:
+            continue
+        dialect, _, kind = name.partition(".")
+        if dialect == "mesh":
             mesh = meshes[CollectiveOpView(op).mesh]
             axes, wire = _MESH[kind](op, mesh)
             size = mesh.group_size(axes)
-        elif dialect == "stablehlo" and "replica_groups" in op.attributes:
+        elif "replica_groups" in op.attributes:
             mesh = _largest(meshes)
             axes, size = grouped(op.attributes["replica_groups"], mesh)
             wire = sum(_ring(kind, size, *pair) for pair in zip(op.operands, op.results, strict=True))
-        elif dialect == "stablehlo" and "source_target_pairs" in op.attributes:
+        else:
             mesh = _largest(meshes)
             axes, share = permuted(op.attributes["source_target_pairs"], mesh)
             size = mesh.group_size(axes)
             wire = share * tensor_bytes(op.operands[0])
-        else:
-            continue
         reason, requester = reason_at(op), requester_at(op)
         yield op, mesh, axes, Collective(kind, mesh.labels(axes), size, wire, times, location_of(op), reason, requester)
 
@@ -217,6 +218,10 @@ _MESH: dict[str, Callable[[ir.Operation, Mesh], AxesAndBytes]] = {
     "update_halo": _halo,
 }
 """Mesh operations that communicate. `recv` is the other end of a send, `all_slice` is local."""
+
+
+COMMUNICATING = ops_with(Trait.COLLECTIVE, dialect="stablehlo") | {f"mesh.{kind}" for kind in _MESH}
+"""Operations that `communicating` finds."""
 
 
 def _largest(meshes: dict[str, Mesh]) -> Mesh:

@@ -13,12 +13,13 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from meshbridge.cost.collective_ops import issued_kind
-from meshbridge.cost.fusion import Fusion
+from meshbridge.cost.fusion import BlockOp, Fusion
 from meshbridge.cost.seconds import Time, op_time
-from meshbridge.cost.step import MARGIN, OpRun, collective_times, runs
+from meshbridge.cost.step import MARGIN, OpRun, schedule
 from meshbridge.ir.builder import op_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir
+from meshbridge.ir.passes import Analyses
 from meshbridge.ir.uses import defining_name, is_argument
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.machines.machine import Machine
@@ -69,10 +70,11 @@ class OverlapCosts:
     _block_loads: dict[ir.Block, _Loads] = field(default_factory=dict)
 
     @staticmethod
-    def of(module: ir.Module, target: CompileTarget) -> OverlapCosts:
-        """The costs of a module; without a topology, all links count as equal. Raises MeshError if no step can be predicted."""
-        times = collective_times(module, target)
-        return OverlapCosts(target.device, runs(module, target, times), times)
+    def of(module: ir.Module, target: CompileTarget, analyses: Analyses | None = None) -> OverlapCosts:
+        """The costs of a module, of which these are analyses; without a topology, all links count as equal. Raises MeshError if
+        no step can be predicted."""
+        step = schedule(module, target, analyses=analyses)
+        return OverlapCosts(target.device, step.runs, step.times)
 
     @property
     def kernel_launch(self) -> float:
@@ -114,7 +116,7 @@ class OverlapCosts:
         fusion = self._fusion(op.block)
         if value not in fusion.sources:
             return 0.0
-        read = fusion.read(op)
+        read = fusion.read(BlockOp.of(op))
         beside = any(has(defining_name(buffer), Trait.CONTRACTION) for buffer in read)
         return (
             self.memory_seconds(value)
@@ -131,9 +133,8 @@ class OverlapCosts:
 
     def _fusion(self, block: ir.Block) -> Fusion:
         if block not in self._fusions:
-            operations = [view.operation for view in block.operations]
             self._fusions[block] = Fusion(
-                operations, repeats=self.machine.duplicates_expensive_ops, slices=self.machine.fuses_slices, operands=True
+                block, repeats=self.machine.duplicates_expensive_ops, slices=self.machine.fuses_slices, operands=True
             )
         return self._fusions[block]
 

@@ -10,11 +10,11 @@ from functools import partial
 from operator import itemgetter
 from typing import ClassVar, cast
 
-from meshbridge.cost.step import step_seconds
+from meshbridge.cost.step import schedule
 from meshbridge.dialect.module_mesh import mesh_ops
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import MeshError, find, ir, walk_all
-from meshbridge.ir.passes import Pass, register
+from meshbridge.ir.passes import Analyses, Pass, register
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.overlap.chunking.region import OPENING, Segment, Segments
 from meshbridge.overlap.chunking.schedule import rewrite
@@ -62,12 +62,15 @@ class RowsInPieces(Pass):
     "The minimum size of a chunk along one of the two minor dimensions: a tile of a TPU."
 
     def run(self, module: ir.Module) -> bool:
+        return self.run_with(module, {})
+
+    def run_with(self, module: ir.Module, analyses: Analyses) -> bool:
         with module.context, ir.Location.unknown(module.context):
             if self.target is None:
                 chosen = disjoint(ways[0] for ways in self._ways(module))
                 rewrite(chosen)
                 return bool(chosen)
-            return self._divide_what_pays(module, self.target)
+            return self._divide_what_pays(module, self.target, analyses)
 
     def _ways(self, module: ir.Module) -> Iterator[list[Segment]]:
         """For each collective at which a segment can start, its segments."""
@@ -78,7 +81,7 @@ class RowsInPieces(Pass):
             if ways := list(blocks[op.block].of(op, self.least)):
                 yield ways
 
-    def _divide_what_pays(self, module: ir.Module, target: CompileTarget) -> bool:
+    def _divide_what_pays(self, module: ir.Module, target: CompileTarget, analyses: Analyses) -> bool:
         """Divides each kind of segments that shortens the predicted step. Raises MeshError for a target without a device."""
         target.check_device()
         price = _Price(module, target)
@@ -93,7 +96,8 @@ class RowsInPieces(Pass):
         except MeshError:  # no step can be predicted; the report says why
             return False
         most = sorted(gains, key=lambda kind: -gains[kind])[:KINDS]
-        return bool(most) and keep_faster(module, target, [partial(_divided, module, by_kind[kind]) for kind in most])
+        divisions = [partial(_divided, module, by_kind[kind]) for kind in most]
+        return bool(divisions) and keep_faster(module, target, divisions, analyses=analyses)
 
 
 def _divided(module: ir.Module, segments: Sequence[Segment], before: Trial) -> Iterator[Trial]:
@@ -115,7 +119,7 @@ class _Price:
 
     def step(self, module: ir.Module) -> float:
         """The predicted step of a program."""
-        return step_seconds(module, self.target)
+        return schedule(module, self.target).seconds
 
     def gain(self, segment: Segment) -> float:
         """The seconds that dividing a segment saves if nothing else runs beside it."""

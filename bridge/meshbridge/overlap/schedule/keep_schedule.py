@@ -13,12 +13,12 @@ from typing import ClassVar
 
 from meshbridge.cost.collective_ops import issued_kind
 from meshbridge.cost.objective import COMBINED_BYTES
-from meshbridge.cost.step import OpRun, collective_times, runs
+from meshbridge.cost.step import OpRun, schedule
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, MeshError, ancestor_in, ir, walk
-from meshbridge.ir.passes import Pass, register
+from meshbridge.ir.passes import Analyses, Pass, register
 from meshbridge.ir.uses import is_argument
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.ops.composites import CONTRACTIONS
@@ -76,21 +76,23 @@ class KeepSchedule(Pass):
     "Bytes of the smallest collective that is tied: compilers combine smaller ones, which must stay independent."
 
     def run(self, module: ir.Module) -> bool:
+        return self.run_with(module, {})
+
+    def run_with(self, module: ir.Module, analyses: Analyses) -> bool:
         if self.target is None:
             return False
         with module.context:
             machine = self.target.device
             try:
-                times = collective_times(module, self.target)
-                scheduled = runs(module, self.target, times)
+                step = schedule(module, self.target, analyses=analyses)
             except MeshError:  # no step can be predicted; the report says why
                 return False
             large: dict[ir.Block, list[ir.Operation]] = {}
-            for op in times:
-                if op in scheduled and issued_kind(op) in machine.async_collectives and _size(op) >= self.least:
+            for op in step.times:
+                if op in step.runs and issued_kind(op) in machine.async_collectives and _size(op) >= self.least:
                     large.setdefault(op.block, []).append(op)
             blocks = [
-                _ScheduledBlock(block, scheduled, collectives, machine.late_scheduled, times)
+                _ScheduledBlock(block, step.runs, collectives, machine.late_scheduled, step.times)
                 for block, collectives in large.items()
             ]
             return sum(block.tie() for block in blocks) > 0
