@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
+from meshbridge.ir.block_index import BlockIndex, BlockOp
 from meshbridge.ir.builder import op_of, shape_of
 from meshbridge.ir.elements import tensor_sizes
-from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir, walk
+from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir
 from meshbridge.ir.uses import is_argument
 from meshbridge.ops.traits import Trait, has, ops_with
 
@@ -54,29 +54,12 @@ SourceBuffers = ChainMap[ir.Value, Buffers]
 """For values without a buffer, the buffers that are read to compute them, in a block and its enclosing blocks."""
 
 
-class BlockOp(NamedTuple):
-    """An operation of a block, and what analyses ask MLIR about it again and again."""
-
-    op: ir.Operation
-    name: str
-    operands: Sequence[ir.Value]
-    results: Sequence[ir.Value]
-    read: Sequence[ir.Value]
-    "The operands, and those of all operations in its regions."
-
-    @classmethod
-    def of(cls, op: ir.Operation) -> BlockOp:
-        """The operation, read from MLIR."""
-        operands = tuple(op.operands)
-        return cls(op, op.name, operands, tuple(op.results), tuple(_values_read_by(op)) if len(op.regions) else operands)
-
-
 class Fusion:
     """The operations of one block, divided into those that fill buffers and those that readers fuse."""
 
     def __init__(
         self,
-        block: ir.Block,
+        index: BlockIndex,
         outside: SourceBuffers | None = None,
         *,
         repeats: bool = False,
@@ -87,22 +70,11 @@ class Fusion:
         """`outside` has the buffers of outer values. Options of the compiler: with `repeats` several readers fuse even expensive
         ops; with `slices` products read slices in place; with `epilogues` products write the results of elementwise operations on
         theirs; with `operands` products fuse their operands."""
-        self.operations = [BlockOp.of(view.operation) for view in block.operations]
+        self.index = index
         self.tensor_bytes = tensor_sizes()
         self._repeats = repeats
         self._reading = _READING | _CONTRACTIONS if operands else _READING
         self._reading_slices = _READING | _CONTRACTIONS if slices else self._reading
-        self._makers: dict[ir.Value, BlockOp] = {}
-        "The operations of this block, by result."
-        self._readers: dict[ir.Value, list[BlockOp]] = {}
-        "The operations of this block that read a value, each once."
-        for made in self.operations:
-            for result in made.results:
-                self._makers[result] = made
-            for value in made.read:
-                readers = self._readers.setdefault(value, [])
-                if not readers or readers[-1] is not made:
-                    readers.append(made)
         self.sources: dict[ir.Value, Sequence[ir.Value]] = {}
         "For values without a buffer, the operands that they are computed from."
         self._outside: SourceBuffers = ChainMap() if outside is None else outside
@@ -110,13 +82,13 @@ class Fusion:
         "The buffers of this block's values."
         self._own: dict[ir.Value, Buffers] = {}
         "The buffers of other values that were asked for: mostly their own."
-        products = (made.results[0] for made in self.operations if epilogues and made.name in _CONTRACTIONS)
+        products = (made.results[0] for made in index.operations if epilogues and made.name in _CONTRACTIONS)
         self._epilogues = dict(map(self._epilogue, products))
         "For results of products, the values that are written instead."
         self._ends = set(self._epilogues.values()) - self._epilogues.keys()
         self._expensive: set[ir.Value] = set()
         "Expensive values without a buffer."
-        for made in self.operations:
+        for made in index.operations:
             self._compute_on_the_way(made)
 
     def _compute_on_the_way(self, made: BlockOp) -> None:
@@ -154,8 +126,8 @@ class Fusion:
         """The result of a product, and the last value of the chain of fusible operations that follows it, each the only reader of
         the one before."""
         value = end = product
-        while len(readers := self._readers.get(value, [])) == 1:
-            (reader,) = readers
+        while len(readers := self.index.readers_of(value)) == 1:
+            reader = self.index.operations[readers[0]]
             if reader.name not in _FUSIBLE and reader.name not in _VIEWS:
                 break
             value = reader.results[0]
@@ -177,8 +149,8 @@ class Fusion:
         return None
 
     def _is_product(self, value: ir.Value) -> bool:
-        while len(self._readers.get(value, ())) == 1:
-            made = self._makers.get(value)
+        while len(self.index.readers_of(value)) == 1:
+            made = self.index.maker(value)
             if made is None:
                 if is_argument(value):
                     return False
@@ -199,9 +171,9 @@ class Fusion:
         """True if each reader fuses the computation of `value` by the operation `name`, which reads the buffers `read`."""
         if value in self._ends:
             return False
-        readers = self._readers.get(value, ())
+        readers, operations = self.index.readers_of(value), self.index.operations
         reading = self._reading_slices if name in _WITHIN else self._reading
-        if not readers or len(read) > _OPERANDS or any(reader.name not in reading for reader in readers):
+        if not readers or len(read) > _OPERANDS or any(operations[reader].name not in reading for reader in readers):
             return False
         if len(readers) == 1:
             return True
@@ -239,7 +211,7 @@ class Fusion:
 
     def _known(self, value: ir.Value) -> Buffers | None:
         own = self._buffers.get(value)
-        return self._outside.get(value) if own is None and value not in self._makers else own
+        return self._outside.get(value) if own is None and value not in self.index.makers else own
 
     def written(self, made: BlockOp) -> float:
         """Bytes that an operation writes: results with buffers, or the part that it updates in place."""
@@ -276,8 +248,3 @@ def _is_splat(value: ir.Value) -> bool:
     if op.name == "stablehlo.broadcast_in_dim":
         return _is_splat(op.operands[0])
     return op.name == "stablehlo.constant" and ir.DenseElementsAttr(op.attributes["value"]).is_splat
-
-
-def _values_read_by(op: ir.Operation) -> Iterator[ir.Value]:
-    """The operands of `op` and of all operations in its regions."""
-    return (value for inner in walk(op) for value in inner.operands)

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from meshbridge.cost.fusion import BlockOp, Fusion
+from meshbridge.cost.fusion import Fusion
+from meshbridge.ir.block_index import BlockIndex, BlockOp
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import REGION_OPS, entries, ir
 from meshbridge.ops.traits import Trait, has, ops_with
@@ -98,8 +99,9 @@ class _LiveBlock:
         self.owned = tuple(owned)
         self.caller_owned = caller_owned
         self.last: dict[ir.Value, int] = {}
-        fusion = Fusion(block)
-        self.operations, self.sources, self.tensor_bytes = fusion.operations, fusion.sources, fusion.tensor_bytes
+        index = BlockIndex(block)
+        fusion = Fusion(index)
+        self.operations, self.sources, self.tensor_bytes = index.operations, fusion.sources, fusion.tensor_bytes
         for position, made in enumerate(self.operations):
             self.last.update(dict.fromkeys(made.read, position))
         self.moved: dict[ir.Value, int] = {}

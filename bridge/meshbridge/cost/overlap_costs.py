@@ -13,9 +13,10 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from meshbridge.cost.collective_ops import issued_kind
-from meshbridge.cost.fusion import BlockOp, Fusion
+from meshbridge.cost.fusion import Fusion
 from meshbridge.cost.seconds import Time, op_time
 from meshbridge.cost.step import MARGIN, OpRun, schedule
+from meshbridge.ir.block_index import BlockIndex, BlockOp
 from meshbridge.ir.builder import op_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir
@@ -134,7 +135,7 @@ class OverlapCosts:
     def _fusion(self, block: ir.Block) -> Fusion:
         if block not in self._fusions:
             self._fusions[block] = Fusion(
-                block, repeats=self.machine.duplicates_expensive_ops, slices=self.machine.fuses_slices, operands=True
+                BlockIndex(block), repeats=self.machine.duplicates_expensive_ops, slices=self.machine.fuses_slices, operands=True
             )
         return self._fusions[block]
 

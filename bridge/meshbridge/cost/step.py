@@ -20,10 +20,11 @@ from meshbridge.analysis.trip_count import trip_count
 from meshbridge.cost.collective_ops import collective_op_time, issued_kind, rearranged_bytes, uniform_link_time
 from meshbridge.cost.communication import COMMUNICATING, Collective, communicating
 from meshbridge.cost.flops import products
-from meshbridge.cost.fusion import BlockOp, Buffers, Fusion, SourceBuffers
+from meshbridge.cost.fusion import Buffers, Fusion, SourceBuffers
 from meshbridge.cost.schedule import Task, list_schedule
 from meshbridge.cost.seconds import Time, op_time
 from meshbridge.dialect.module_mesh import declared_meshes
+from meshbridge.ir.block_index import BlockIndex, BlockOp
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir, main_function
 from meshbridge.ir.passes import Analyses, Recomputable
 from meshbridge.ir.sharding import Axes, Mesh
@@ -257,8 +258,9 @@ class _Prediction:
 
     def execution(self, block: ir.Block, outside: SourceBuffers | None = None) -> _BlockRun:
         """One execution of a block; `outside` has the buffers of outer values (see `Fusion`)."""
+        index = BlockIndex(block)
         fusion = Fusion(
-            block,
+            index,
             outside,
             repeats=self.machine.duplicates_expensive_ops,
             slices=self.machine.fuses_slices,
@@ -269,7 +271,7 @@ class _Prediction:
         filled_by: dict[ir.Value, int] = {}
         "By buffered value, the number of the task that writes it."
         fused = fusion.sources.keys()
-        for made in fusion.operations:
+        for made in index.operations:
             if made.name not in _KEPT and fused >= {*made.results}:
                 continue
             read = fusion.read(made)

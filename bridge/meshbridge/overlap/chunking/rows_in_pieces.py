@@ -74,12 +74,11 @@ class RowsInPieces(Pass):
 
     def _ways(self, module: ir.Module) -> Iterator[list[Segment]]:
         """For each collective at which a segment can start, its segments."""
-        blocks: dict[ir.Block, Segments] = {}
-        for op in find(module.operation, OPENING):
-            if op.block not in blocks:
-                blocks[op.block] = Segments(op.block, self.pieces)
-            if ways := list(blocks[op.block].of(op, self.least)):
-                yield ways
+        for block in dict.fromkeys(op.block for op in find(module.operation, OPENING)):
+            segments = Segments(block, self.pieces)
+            for number in segments.openings():
+                if ways := list(segments.of(number, self.least)):
+                    yield ways
 
     def _divide_what_pays(self, module: ir.Module, target: CompileTarget, analyses: Analyses) -> bool:
         """Divides each kind of segments that shortens the predicted step. Raises MeshError for a target without a device."""
