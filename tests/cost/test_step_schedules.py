@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import get_args
 
 import pytest
@@ -21,7 +20,7 @@ from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import of_machine
 from meshbridge.overlap.schedule.keep_schedule import KeepSchedule
 from meshbridge.pipeline import PlanVariant
-from meshbridge.plan_variants import best_plan
+from meshbridge.plan_variants import Plan, best_plan
 from tests.cost.small_steps import (
     BYTES,
     GPU,
@@ -196,11 +195,11 @@ def test_of_plans_that_take_as_long_one_that_hides_more_may_send_more() -> None:
         PlanVariant(hides=True): more + hidden,
         PlanVariant(hides=True, keeps_queries=True): hidden + zeros,
     }
-    planned = {way: read(body + end, arguments, results) for way, body in bodies.items()}
-    target = of_machine(GPUS)
+    planned = {way: Plan(way, read(body + end, arguments, results), {}) for way, body in bodies.items()}
+    target = CompileTarget.of(GPUS)
     waits, hides, least = planned
-    assert best_plan([waits, hides], target, math.inf, planned.__getitem__).variant == hides
-    assert best_plan([waits, hides, least], target, math.inf, planned.__getitem__).variant == least
+    assert best_plan([waits, hides], target, planned.__getitem__).variant == hides
+    assert best_plan([waits, hides, least], target, planned.__getitem__).variant == least
 
 
 def test_a_loop_is_scheduled_once_and_counted_often() -> None:

@@ -9,7 +9,7 @@ have one entry per op, in order, and those of a loop contain the decisions of it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from meshbridge.ir.mlir import ir
@@ -48,6 +48,10 @@ class OpDecision:
     regions: tuple[BlockDecisions, ...] = ()
     "For loops, branches and manual computations; the body of a composite that is sharded as one op."
 
+    def among(self, copies: Mapping[ir.Operation, ir.Operation]) -> OpDecision:
+        """The same about a copy of the program."""
+        return replace(self, regions=tuple([block.among(copies) for block in self.regions]))
+
     def computed(self, index: int, mesh: Mesh) -> Sharding | None:
         """The sharding in which the op computes a result, before resharding; None for ops that are not split by their loops."""
         if self.rule is None or self.layout is not None:
@@ -71,6 +75,11 @@ class BlockDecisions:
         """The shardings of the terminator's operands."""
         return self.ops[-1].operands
 
+    def among(self, copies: Mapping[ir.Operation, ir.Operation]) -> BlockDecisions:
+        """The same about a copy of the program."""
+        ops = tuple([decision.among(copies) if decision.regions else decision for decision in self.ops])
+        return replace(self, ops=ops, operations=[copies[op] for op in self.operations])
+
 
 @dataclass(frozen=True)
 class FunctionDecisions:
@@ -82,6 +91,10 @@ class FunctionDecisions:
     "The caller's sharding of each argument, which is resharded to `block.arguments` at once."
     block: BlockDecisions
 
+    def among(self, copies: Mapping[ir.Operation, ir.Operation]) -> FunctionDecisions:
+        """The same about a copy of the program."""
+        return replace(self, function=copies[self.function], block=self.block.among(copies))
+
 
 @dataclass(frozen=True)
 class Decisions:
@@ -90,6 +103,10 @@ class Decisions:
     functions: tuple[FunctionDecisions, ...]
     is_as_requested: bool = True
     "Whether the program has what the request was about: queries to keep split, or constraints to relax."
+
+    def among(self, copies: Mapping[ir.Operation, ir.Operation]) -> Decisions:
+        """The same about a copy of the program."""
+        return replace(self, functions=tuple([function.among(copies) for function in self.functions]))
 
 
 def at_manual_boundary(sharding: Sharding, shape: Sequence[int], mesh: Mesh, manual: frozenset[int]) -> Sharding:

@@ -14,7 +14,7 @@ from meshbridge.decide.split_queries import has_scores
 from meshbridge.ir.mlir import MeshError, ir, main_function
 from meshbridge.partitioning import partition_module
 from meshbridge.pipeline import Options, PlanVariant
-from meshbridge.plan_variants import open_variants, plan_in, ring_variants
+from meshbridge.plan_variants import Planner, open_variants, ring_variants
 from meshbridge.read.formats import copy_module
 from meshbridge.search.boundary import ShardedBoundary
 
@@ -66,6 +66,8 @@ def planned(legal: ir.Module, boundary: ShardedBoundary, options: Options, varia
         boundary.annotate(module)
         if variant is None:
             partition_module(module, options)
-        elif not plan_in(module, options, variant):
+            return module
+        plan = Planner(module, options).plan(variant)
+        if plan is None:
             raise MeshError("error: the program has no plan of its own in this variant")
-    return module
+        return plan.module
