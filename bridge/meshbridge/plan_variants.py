@@ -18,7 +18,7 @@ from meshbridge.decide.decide import Propagation
 from meshbridge.decide.decisions import Decisions
 from meshbridge.ir import mlir
 from meshbridge.ir.errors import MemoryWarning
-from meshbridge.ir.mlir import MeshError, ir, main_function, walk_all
+from meshbridge.ir.mlir import MeshError, functions_to_partition, ir, main_function
 from meshbridge.ir.passes import Analyses
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.pipeline import OnPass, Options, PlanVariant, Stage, Timing
@@ -81,7 +81,7 @@ def best_plan(variants: Sequence[PlanVariant], target: CompileTarget, planned: C
         for variant in (variant._replace(memory_factor=factor) for variant in variants):
             if (plan := planned(variant)) is None:
                 continue
-            needed = memory(main_function(plan.module)).peak if limit < inf else 0.0
+            needed = memory(main_function(plan.module), plan.analyses).peak if limit < inf else 0.0
             if needed <= limit:
                 fitting.append(plan)
             elif least is None or needed < least[0]:
@@ -138,19 +138,19 @@ class Planner:
         """The best plan among `plan_variants` of the options. Repeats its warnings. Raises MeshError if no plan keeps the user's
         memory limit."""
         plan = best_plan(plan_variants(self.options), self.options.target, self._new_plan)
-        fitting = self.fitting(plan.module)
+        fitting = self.fitting(plan.module, plan.analyses)
         if fitting is not None:
             return fitting
         for warning in self._caught[plan.variant]:
             warnings.warn(warning.message, stacklevel=2)
         return plan
 
-    def fitting(self, planned: ir.Module) -> Plan | None:
-        """The best plan that fits the memory of the machine's device, if the `planned` one does not; None if that fits. Warns and
-        returns None if no plan fits. Does not search if arguments and results alone, or the plan under the highest price of
-        memory, are too large."""
+    def fitting(self, planned: ir.Module, analyses: Analyses | None = None) -> Plan | None:
+        """The best plan that fits the memory of the machine's device, if the `planned` one, which has these analyses, does not;
+        None if that fits. Warns and returns None if no plan fits. Does not search if arguments and results alone, or the plan
+        under the highest price of memory, are too large."""
         limit = self.options.target.implied_limit
-        needed = memory(main_function(planned)) if limit < inf else None
+        needed = memory(main_function(planned), analyses) if limit < inf else None
         if needed is None or needed.peak <= limit:
             return None
         if needed.peak - needed.temporaries <= limit:
@@ -158,7 +158,7 @@ class Planner:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # this plan is not returned
                 frugal = limited.plan(PlanVariant(memory_factor=FACTORS[-1]))
-            if frugal is not None and memory(main_function(frugal.module)).peak <= limit:
+            if frugal is not None and memory(main_function(frugal.module), frugal.analyses).peak <= limit:
                 return limited.best()
         text = memory_excess(planned, limit).replace("the limit of", f"'{self.options.target.name}' has,")
         warnings.warn(f"warning: {text}; memory-limit 'none' plans as if it fitted", MemoryWarning, stacklevel=2)
@@ -174,8 +174,7 @@ class Planner:
         if not decisions.is_as_requested:
             return None
         module = copy_module(self.legal)
-        copies = dict(zip(walk_all(self.legal), walk_all(module), strict=True))
-        analyses: Analyses = {Decisions: decisions.among(copies)}
+        analyses: Analyses = {Decisions: decisions.on_copy(functions_to_partition(self.legal), functions_to_partition(module))}
         for stage in stages:
             self._run(stage, module, analyses)
             if stage.name == "partitioned" and seen is not None:

@@ -18,6 +18,7 @@ from meshbridge.cost.fusion import Fusion
 from meshbridge.ir.block_index import BlockIndex, BlockOp
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import REGION_OPS, entries, ir
+from meshbridge.ir.passes import Analyses
 from meshbridge.ops.traits import Trait, has, ops_with
 
 _IN_PLACE = ops_with(Trait.ELEMENTWISE, Trait.ALIASING)
@@ -42,9 +43,10 @@ class Memory:
         return self.arguments + self.results - self.donated + self.temporaries
 
 
-def memory(function: ir.Operation) -> Memory:
-    """The memory of a function of one device's program."""
-    arguments, whole, returned = list(function.regions[0].blocks[0].arguments), _body(function), _returned(function)
+def memory(function: ir.Operation, analyses: Analyses | None = None) -> Memory:
+    """The memory of a function of one device's program; `analyses` are those of its module."""
+    analyses = {} if analyses is None else analyses
+    arguments, whole, returned = list(function.regions[0].blocks[0].arguments), _body(function, analyses), _returned(function)
     sizes = [sum(map(tensor_bytes, values)) for values in (arguments, returned)]
     return Memory(sizes[0], sizes[1], whole.peak(), _donated(function, returned))
 
@@ -52,7 +54,7 @@ def memory(function: ir.Operation) -> Memory:
 def largest_values(function: ir.Operation, count: int) -> list[tuple[ir.Value, float]]:
     """The values that take the most bytes at the peak: shards of arguments, and temporaries."""
     arguments = {value: tensor_bytes(value) for value in function.regions[0].blocks[0].arguments}
-    sizes = arguments | _body(function).at_peak()
+    sizes = arguments | _body(function, {}).at_peak()
     return sorted(sizes.items(), key=lambda entry: -entry[1])[:count]
 
 
@@ -61,8 +63,8 @@ def _returned(function: ir.Operation) -> list[ir.Value]:
     return list(end.operation.operands)
 
 
-def _body(function: ir.Operation) -> _LiveBlock:
-    return _LiveBlock(function.regions[0].blocks[0], owned=(), caller_owned=set(_returned(function)))
+def _body(function: ir.Operation, analyses: Analyses) -> _LiveBlock:
+    return _LiveBlock(BlockIndex.of(function.regions[0].blocks[0], analyses), (), set(_returned(function)), analyses)
 
 
 def _donated(function: ir.Operation, results: Sequence[ir.Value]) -> float:
@@ -94,12 +96,12 @@ class _LiveBlock:
     `owned` are outer values whose buffers this block may overwrite; `caller_owned` are values whose buffer the caller provides.
     """
 
-    def __init__(self, block: ir.Block, owned: Iterable[ir.Value], caller_owned: set[ir.Value]) -> None:
-        self.block = block
+    def __init__(self, index: BlockIndex, owned: Iterable[ir.Value], caller_owned: set[ir.Value], analyses: Analyses) -> None:
+        self.index = index
+        self.analyses = analyses
         self.owned = tuple(owned)
         self.caller_owned = caller_owned
         self.last: dict[ir.Value, int] = {}
-        index = BlockIndex(block)
         fusion = Fusion(index)
         self.operations, self.sources, self.tensor_bytes = index.operations, fusion.sources, fusion.tensor_bytes
         for position, made in enumerate(self.operations):
@@ -125,7 +127,7 @@ class _LiveBlock:
 
     def at_peak(self) -> dict[ir.Value, float]:
         """The values alive at the peak, with their bytes. Must be the first call on this object."""
-        again = _LiveBlock(self.block, self.owned, self.caller_owned)
+        again = _LiveBlock(self.index, self.owned, self.caller_owned, self.analyses)
         most, at, inside = -1.0, None, None
         for made, alive_bytes in again._walk():
             inner = max(again._inner(made), key=_LiveBlock.peak, default=None)
@@ -175,5 +177,5 @@ class _LiveBlock:
         inner_blocks = []
         for block in (region.blocks[0] for region in made.op.regions) if made.name in REGION_OPS else ():
             caller_owned = set() if made.name == "stablehlo.while" else set(block.operations[len(block.operations) - 1].operands)
-            inner_blocks.append(_LiveBlock(block, block.arguments, caller_owned))
+            inner_blocks.append(_LiveBlock(BlockIndex.of(block, self.analyses), block.arguments, caller_owned, self.analyses))
         return inner_blocks

@@ -66,6 +66,7 @@ class OverlapCosts:
     machine: Machine
     runs: Mapping[ir.Operation, OpRun]
     times: Mapping[ir.Operation, Time]
+    analyses: Analyses
     _fusions: dict[ir.Block, Fusion] = field(default_factory=dict)
     "By block, the fusion if products compute their operands."
     _block_loads: dict[ir.Block, _Loads] = field(default_factory=dict)
@@ -75,7 +76,7 @@ class OverlapCosts:
         """The costs of a module, of which these are analyses; without a topology, all links count as equal. Raises MeshError if
         no step can be predicted."""
         step = schedule(module, target, analyses=analyses)
-        return OverlapCosts(target.device, step.runs, step.times)
+        return OverlapCosts(target.device, step.runs, step.times, {} if analyses is None else analyses)
 
     @property
     def kernel_launch(self) -> float:
@@ -135,7 +136,10 @@ class OverlapCosts:
     def _fusion(self, block: ir.Block) -> Fusion:
         if block not in self._fusions:
             self._fusions[block] = Fusion(
-                BlockIndex(block), repeats=self.machine.duplicates_expensive_ops, slices=self.machine.fuses_slices, operands=True
+                BlockIndex.of(block, self.analyses),
+                repeats=self.machine.duplicates_expensive_ops,
+                slices=self.machine.fuses_slices,
+                operands=True,
             )
         return self._fusions[block]
 

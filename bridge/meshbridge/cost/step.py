@@ -97,7 +97,7 @@ def predict(module: ir.Module, devices: Target) -> PredictedStep:
     Takes time linear in the operations, whatever the number of devices, except for permutes. Raises MeshError for a mesh that
     does not fit the devices, and for collectives along no axes of a mesh.
     """
-    run = _Prediction(devices.machine, CollectiveTimes.on_links(module, devices)).execution(_body(module))
+    run = _Prediction(devices.machine, CollectiveTimes.on_links(module, devices), {}).execution(_body(module))
     return PredictedStep(run.seconds, run.compute_seconds, run.communication_seconds, tuple(run.slices()), devices)
 
 
@@ -137,17 +137,18 @@ class Schedule(Recomputable):
 
 def schedule(module: ir.Module, target: CompileTarget, *, analyses: Analyses | None = None, epilogues: bool = False) -> Schedule:
     """The predicted step of a module; without a topology, all links count as equal. With `epilogues` products write the results
-    of elementwise operations on theirs. `analyses` of the module, which are without epilogues, have it or get it.
+    of elementwise operations on theirs. `analyses` of the module have it, unless with epilogues, or get it.
 
     Raises MeshError as `predict` does, and for a target without a device.
     """
-    if analyses is not None and Schedule in analyses:
+    if analyses is not None and Schedule in analyses and not epilogues:
         known: Schedule = analyses[Schedule]
         return known
-    prediction = _Prediction(target.device, CollectiveTimes.on(module, target), epilogues=epilogues)
+    analyses = {} if analyses is None else analyses
+    prediction = _Prediction(target.device, CollectiveTimes.on(module, target), analyses, epilogues)
     run = prediction.execution(_body(module))
     found = Schedule(run.seconds, run.compute_seconds, run.communication_seconds, prediction.runs, prediction.times)
-    if analyses is not None:
+    if not epilogues:
         analyses[Schedule] = found
     return found
 
@@ -250,15 +251,16 @@ class _BlockRun(NamedTuple):
 class _Prediction:
     machine: Machine
     communication: CollectiveTimes
+    analyses: Analyses
+    epilogues: bool = False
     runs: dict[ir.Operation, OpRun] = field(default_factory=dict)
     "The runs of the operations of all blocks so far."
     times: dict[ir.Operation, Time] = field(default_factory=dict)
     "The times of the collectives of all blocks so far."
-    epilogues: bool = False
 
     def execution(self, block: ir.Block, outside: SourceBuffers | None = None) -> _BlockRun:
         """One execution of a block; `outside` has the buffers of outer values (see `Fusion`)."""
-        index = BlockIndex(block)
+        index = BlockIndex.of(block, self.analyses)
         fusion = Fusion(
             index,
             outside,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from meshbridge.ir.mlir import ir, walk
+from meshbridge.ir.passes import Analyses, Recomputable
 
 
 class BlockOp(NamedTuple):
@@ -50,6 +52,14 @@ class BlockIndex:
                 elif known[-1] != number:
                     known.append(number)
 
+    @staticmethod
+    def of(block: ir.Block, analyses: Analyses) -> BlockIndex:
+        """The index of a block of the module that these analyses are of."""
+        known: _Indexes = analyses.setdefault(_Indexes, _Indexes())
+        if block not in known.by_block:
+            known.by_block[block] = BlockIndex(block)
+        return known.by_block[block]
+
     def maker(self, value: ir.Value) -> BlockOp | None:
         """The operation of this block that computes `value`."""
         number = self.makers.get(value)
@@ -58,3 +68,8 @@ class BlockIndex:
     def readers_of(self, value: ir.Value) -> Sequence[int]:
         """The numbers of the operations of this block that read `value`, in program order."""
         return self.readers.get(value, ())
+
+
+@dataclass
+class _Indexes(Recomputable):
+    by_block: dict[ir.Block, BlockIndex] = field(default_factory=dict)

@@ -131,9 +131,9 @@ class _MissingBeginnings(Exception):
 class Segments:
     """Finds the segments of one block."""
 
-    def __init__(self, block: ir.Block, pieces: int) -> None:
+    def __init__(self, index: BlockIndex, pieces: int) -> None:
         self.pieces = pieces
-        self.index = BlockIndex(block)
+        self.index = index
         self.chunking = ChunkedOps(pieces)
         self.tensor_bytes = tensor_sizes()
         self._grown: dict[frozenset[tuple[int, ChunkedOp]], Segment | None] = {}

@@ -12,6 +12,7 @@ from typing import ClassVar, cast
 
 from meshbridge.cost.step import schedule
 from meshbridge.dialect.module_mesh import mesh_ops
+from meshbridge.ir.block_index import BlockIndex
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import MeshError, find, ir, walk_all
 from meshbridge.ir.passes import Analyses, Pass, register
@@ -67,15 +68,15 @@ class RowsInPieces(Pass):
     def run_with(self, module: ir.Module, analyses: Analyses) -> bool:
         with module.context, ir.Location.unknown(module.context):
             if self.target is None:
-                chosen = disjoint(ways[0] for ways in self._ways(module))
+                chosen = disjoint(ways[0] for ways in self._ways(module, analyses))
                 rewrite(chosen)
                 return bool(chosen)
             return self._divide_what_pays(module, self.target, analyses)
 
-    def _ways(self, module: ir.Module) -> Iterator[list[Segment]]:
+    def _ways(self, module: ir.Module, analyses: Analyses) -> Iterator[list[Segment]]:
         """For each collective at which a segment can start, its segments."""
         for block in dict.fromkeys(op.block for op in find(module.operation, OPENING)):
-            segments = Segments(block, self.pieces)
+            segments = Segments(BlockIndex.of(block, analyses), self.pieces)
             for number in segments.openings():
                 if ways := list(segments.of(number, self.least)):
                     yield ways
@@ -87,7 +88,7 @@ class RowsInPieces(Pass):
         by_kind: dict[object, list[Segment]] = {}
         gains: dict[object, float] = defaultdict(float)
         try:
-            for ways in self._ways(module):
+            for ways in self._ways(module, analyses):
                 gain, way = max(((price.gain(way), way) for way in ways), key=itemgetter(0))
                 if gain > 0:
                     by_kind.setdefault(way.kind, []).append(way)

@@ -91,7 +91,10 @@ class KeepSchedule(Pass):
             for op in step.times:
                 if op in step.runs and issued_kind(op) in machine.async_collectives and _size(op) >= self.least:
                     large.setdefault(op.block, set()).add(op)
-            blocks = [_ScheduledBlock(block, step, collectives, machine.late_scheduled) for block, collectives in large.items()]
+            blocks = [
+                _ScheduledBlock(BlockIndex.of(block, analyses), step, collectives, machine.late_scheduled)
+                for block, collectives in large.items()
+            ]
             return sum(block.tie() for block in blocks) > 0
 
 
@@ -116,11 +119,11 @@ class _Tie:
 class _ScheduledBlock:
     """The operations of a block by number, with their dependences and their predicted runs."""
 
-    def __init__(self, block: ir.Block, step: Schedule, large: Container[ir.Operation], late_scheduled: str) -> None:
-        self.block = block
+    def __init__(self, index: BlockIndex, step: Schedule, large: Container[ir.Operation], late_scheduled: str) -> None:
+        self.index = index
+        self.block = block = index.block
         self.late_scheduled = late_scheduled
         self._is_body = block.owner.operation.name == "stablehlo.while"
-        self.index = BlockIndex(block)
         self.operations = self.index.operations
         self._sources = [
             list(dict.fromkeys([self.index.makers[value] for value in made.read if value in self.index.makers]))
