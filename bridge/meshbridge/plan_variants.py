@@ -10,7 +10,7 @@ from math import inf
 from typing import NamedTuple
 
 from meshbridge import pipeline
-from meshbridge.cost.communication import communication
+from meshbridge.cost.communication import wire_bytes
 from meshbridge.cost.memory import memory
 from meshbridge.cost.memory_limit import memory_error, memory_excess
 from meshbridge.cost.step import MARGIN, schedule
@@ -104,10 +104,10 @@ def _fastest(plans: Sequence[Plan], target: CompileTarget) -> Plan:
     equal = [number for number in worth if steps[number].seconds <= longest]
     if len(equal) == 1:
         return plans[equal[0]]
-    wire_bytes = {number: communication(plans[number].module).wire_bytes for number in equal}
-    least = min(equal, key=lambda number: wire_bytes[number])
-    seconds_per_byte = steps[least].communication_seconds / wire_bytes[least] if wire_bytes[least] else 0.0
-    return plans[min(equal, key=lambda number: seconds_per_byte * wire_bytes[number] + steps[number].exposed_seconds)]
+    sent = {number: wire_bytes(plans[number].module) for number in equal}
+    least = min(equal, key=lambda number: sent[number])
+    seconds_per_byte = steps[least].communication_seconds / sent[least] if sent[least] else 0.0
+    return plans[min(equal, key=lambda number: seconds_per_byte * sent[number] + steps[number].exposed_seconds)]
 
 
 def admitted(variants: Sequence[PlanVariant], seconds: Sequence[float]) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 
-from meshbridge.cost.communication import communication
+from meshbridge.cost.communication import wire_bytes
 from meshbridge.cost.memory import memory
 from meshbridge.cost.step import predict
 from meshbridge.decide.graph import Graph
@@ -54,7 +54,7 @@ def attempt(
     except MeshError:
         return None
     peak = memory(main_function(module)).peak
-    return Trial(boundary, step.seconds, step.exposed_seconds, communication(module).wire_bytes, peak, variant), module
+    return Trial(boundary, step.seconds, step.exposed_seconds, wire_bytes(module), peak, variant), module
 
 
 def planned(legal: ir.Module, boundary: ShardedBoundary, options: Options, variant: PlanVariant | None) -> ir.Module:

@@ -136,6 +136,8 @@ class Segments:
         self.index = index
         self.chunking = ChunkedOps(pieces)
         self.tensor_bytes = tensor_sizes()
+        self.opened: dict[tuple[ir.Value, ChunkAxis, float], Beginnings] = {}
+        "Initial collectives by the value that is computed from them, its axis, and the bytes of those that are not small."
         self._grown: dict[frozenset[tuple[int, ChunkedOp]], Segment | None] = {}
 
     def openings(self) -> Iterator[int]:
@@ -270,7 +272,15 @@ class _SegmentGrowth:
 
     def _beginnings(self, value: ir.Value, rows: ChunkAxis) -> Beginnings:
         """Further initial collectives from which `value` is computed along the axis."""
-        beginnings: dict[int, ChunkedOp] = {}
+        key = value, rows, self._least
+        opened = self.of.opened.get(key)
+        if opened is None:
+            opened = self.of.opened[key] = self._opened(value, rows)
+        return {number: carried for number, carried in opened.items() if number not in self.beginnings}
+
+    def _opened(self, value: ir.Value, rows: ChunkAxis) -> Beginnings:
+        """Initial collectives from which `value` is computed along the axis."""
+        opened: dict[int, ChunkedOp] = {}
         worklist, visited = [(value, rows)], set[ir.Value]()
         while worklist:
             value, rows = worklist.pop()
@@ -285,13 +295,13 @@ class _SegmentGrowth:
             if carried is None:
                 continue
             if made.name in OPENING | _CLOSING and not self._is_small(made):
-                if made.name in OPENING and number not in self.beginnings and not is_divided(made.operands[0]):
-                    beginnings[number] = carried
+                if made.name in OPENING and not is_divided(made.operands[0]):
+                    opened[number] = carried
                 continue
             worklist += [
                 (operand, along) for operand, along in zip(made.operands, carried.operands, strict=True) if along is not None
             ]
-        return beginnings
+        return opened
 
 
 def _axes(op: ir.Operation) -> tuple[int, ...]:
