@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from meshbridge.ir.block_index import BlockIndex, BlockOp
 from meshbridge.ir.builder import op_of, shape_of
-from meshbridge.ir.elements import tensor_sizes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir
 from meshbridge.ir.uses import is_argument
 from meshbridge.ops.traits import Trait, has, ops_with
@@ -47,10 +46,10 @@ _PARTLY = ops_with(Trait.SLICING) | _UPDATING.keys()
 """Ops that read at most a part of their first operand."""
 
 
-Buffers = Mapping[ir.Value, float]
-"""The buffers that are read, by value, and the bytes read of each."""
+Buffers = Mapping[int, float]
+"""The buffers that are read, by the numbers of values, and the bytes read of each."""
 
-SourceBuffers = ChainMap[ir.Value, Buffers]
+SourceBuffers = ChainMap[int, Buffers]
 """For values without a buffer, the buffers that are read to compute them, in a block and its enclosing blocks."""
 
 
@@ -71,22 +70,23 @@ class Fusion:
         ops; with `slices` products read slices in place; with `epilogues` products write the results of elementwise operations on
         theirs; with `operands` products fuse their operands."""
         self.index = index
-        self.tensor_bytes = tensor_sizes()
+        self._values = index.values
+        self._tensor_bytes = index.values.tensor_bytes
         self._repeats = repeats
         self._reading = _READING | _CONTRACTIONS if operands else _READING
         self._reading_slices = _READING | _CONTRACTIONS if slices else self._reading
-        self.sources: dict[ir.Value, Sequence[ir.Value]] = {}
+        self.sources: dict[int, Sequence[int]] = {}
         "For values without a buffer, the operands that they are computed from."
         self._outside: SourceBuffers = ChainMap() if outside is None else outside
-        self._buffers: dict[ir.Value, Buffers] = {}
+        self._buffers: dict[int, Buffers] = {}
         "The buffers of this block's values."
-        self._own: dict[ir.Value, Buffers] = {}
+        self._own: dict[int, Buffers] = {}
         "The buffers of other values that were asked for: mostly their own."
         products = (made.results[0] for made in index.operations if epilogues and made.name in _CONTRACTIONS)
         self._epilogues = dict(map(self._epilogue, products))
         "For results of products, the values that are written instead."
         self._ends = set(self._epilogues.values()) - self._epilogues.keys()
-        self._expensive: set[ir.Value] = set()
+        self._expensive: set[int] = set()
         "Expensive values without a buffer."
         for made in index.operations:
             self._compute_on_the_way(made)
@@ -112,7 +112,7 @@ class Fusion:
                 return
             read = self.read(made)
             takes_long = has(name, Trait.EXPENSIVE) and bool(
-                shape_of(results[0])
+                shape_of(self._values[results[0]])
             )  # computing a scalar takes no longer than reading it
             is_expensive = takes_long or not self._expensive.isdisjoint(operands)
             for result in results:
@@ -122,7 +122,7 @@ class Fusion:
                     if is_expensive:
                         self._expensive.add(result)
 
-    def _epilogue(self, product: ir.Value) -> tuple[ir.Value, ir.Value]:
+    def _epilogue(self, product: int) -> tuple[int, int]:
         """The result of a product, and the last value of the chain of fusible operations that follows it, each the only reader of
         the one before."""
         value = end = product
@@ -134,27 +134,27 @@ class Fusion:
             end = value if reader.name in _FUSIBLE else end
         return product, end
 
-    def _passes_on(self, product: ir.Value) -> bool:
+    def _passes_on(self, product: int) -> bool:
         """True if the result of a product has no buffer because its epilogue is written instead."""
         return self._epilogues.get(product, product) != product
 
-    def _scaled(self, made: BlockOp) -> ir.Value | None:
+    def _scaled(self, made: BlockOp) -> int | None:
         """The operand of an operation if it scales a product, perhaps transposed, by a constant, and nothing else reads the
         product: it is scaled before it is written."""
         if made.name != "stablehlo.multiply" or self._epilogues:
             return None
         for value, factor in (made.operands, made.operands[::-1]):
-            if self._is_product(value) and _is_splat(factor):
+            if self._is_product(value) and _is_splat(self._values[factor]):
                 return value
         return None
 
-    def _is_product(self, value: ir.Value) -> bool:
+    def _is_product(self, value: int) -> bool:
         while len(self.index.readers_of(value)) == 1:
             made = self.index.maker(value)
             if made is None:
-                if is_argument(value):
+                if is_argument(self._values[value]):
                     return False
-                made = BlockOp.of(op_of(value))
+                made = BlockOp.of(op_of(self._values[value]), self._values)
             if made.name in _CONTRACTIONS:
                 return True
             if made.name not in _TURNING:
@@ -162,12 +162,12 @@ class Fusion:
             value = made.operands[0]
         return False
 
-    def _alias(self, value: ir.Value, source: ir.Value) -> None:
+    def _alias(self, value: int, source: int) -> None:
         """Records that `value` is in the buffer of `source`."""
         self.sources[value] = [source]
         self._buffers[value] = self._buffers_of(source)
 
-    def _is_fused(self, value: ir.Value, name: str, read: Buffers, *, is_expensive: bool) -> bool:
+    def _is_fused(self, value: int, name: str, read: Buffers, *, is_expensive: bool) -> bool:
         """True if each reader fuses the computation of `value` by the operation `name`, which reads the buffers `read`."""
         if value in self._ends:
             return False
@@ -177,7 +177,7 @@ class Fusion:
             return False
         if len(readers) == 1:
             return True
-        return (self._repeats or not is_expensive) and sum(read.values()) <= _ENOUGH * self.tensor_bytes(value)
+        return (self._repeats or not is_expensive) and sum(read.values()) <= _ENOUGH * self._tensor_bytes(value)
 
     def read(self, made: BlockOp) -> Buffers:
         """The buffers that an operation and its fused operands read."""
@@ -199,28 +199,29 @@ class Fusion:
     def inside(self, op: ir.Operation) -> SourceBuffers:
         """The buffers of outer values, for the regions of `op` (see `__init__`)."""
         carried = invariant_arguments(op) if op.name == "stablehlo.while" else ()
-        arguments = {argument: self._buffers_of(op.operands[number]) for number, argument in carried}
+        number_of = self._values.number
+        arguments = {number_of(argument): self._buffers_of(number_of(op.operands[place])) for place, argument in carried}
         return ChainMap(arguments, self._buffers, *self._outside.maps)
 
-    def _buffers_of(self, value: ir.Value) -> Buffers:
+    def _buffers_of(self, value: int) -> Buffers:
         buffers = self._buffers.get(value) or self._own.get(value)
         if buffers is None:
             buffers = self._known(value)
-            self._own[value] = buffers = {value: self.tensor_bytes(value)} if buffers is None else buffers
+            self._own[value] = buffers = {value: self._tensor_bytes(value)} if buffers is None else buffers
         return buffers
 
-    def _known(self, value: ir.Value) -> Buffers | None:
+    def _known(self, value: int) -> Buffers | None:
         own = self._buffers.get(value)
         return self._outside.get(value) if own is None and value not in self.index.makers else own
 
     def written(self, made: BlockOp) -> float:
         """Bytes that an operation writes: results with buffers, or the part that it updates in place."""
         if made.name in _UPDATING:
-            return self.tensor_bytes(made.operands[_UPDATING[made.name]])
+            return self._tensor_bytes(made.operands[_UPDATING[made.name]])
         if made.name in REGION_OPS:
             return 0.0
         buffered = (result for result in made.results if result not in self.sources and not self._passes_on(result))
-        return sum(map(self.tensor_bytes, buffered))
+        return sum(map(self._tensor_bytes, buffered))
 
     def _share(self, made: BlockOp) -> float:
         """The share of its first operand that an operation reads."""
@@ -228,7 +229,7 @@ class Fusion:
             return 1.0
         if made.name in _UPDATING:
             return 0.0
-        return min(1.0, self.tensor_bytes(made.results[0]) / max(self.tensor_bytes(made.operands[0]), 1.0))
+        return min(1.0, self._tensor_bytes(made.results[0]) / max(self._tensor_bytes(made.operands[0]), 1.0))
 
 
 def invariant_arguments(op: ir.Operation) -> Iterator[tuple[int, ir.Value]]:

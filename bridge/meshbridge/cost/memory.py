@@ -54,7 +54,8 @@ def memory(function: ir.Operation, analyses: Analyses | None = None) -> Memory:
 def largest_values(function: ir.Operation, count: int) -> list[tuple[ir.Value, float]]:
     """The values that take the most bytes at the peak: shards of arguments, and temporaries."""
     arguments = {value: tensor_bytes(value) for value in function.regions[0].blocks[0].arguments}
-    sizes = arguments | _body(function, {}).at_peak()
+    body = _body(function, {})
+    sizes = arguments | {body.index.values[value]: size for value, size in body.at_peak().items()}
     return sorted(sizes.items(), key=lambda entry: -entry[1])[:count]
 
 
@@ -64,7 +65,8 @@ def _returned(function: ir.Operation) -> list[ir.Value]:
 
 
 def _body(function: ir.Operation, analyses: Analyses) -> _LiveBlock:
-    return _LiveBlock(BlockIndex.of(function.regions[0].blocks[0], analyses), (), set(_returned(function)), analyses)
+    index = BlockIndex.of(function.regions[0].blocks[0], analyses)
+    return _LiveBlock(index, (), set(index.operations[-1].operands), analyses)
 
 
 def _donated(function: ir.Operation, results: Sequence[ir.Value]) -> float:
@@ -96,17 +98,17 @@ class _LiveBlock:
     `owned` are outer values whose buffers this block may overwrite; `caller_owned` are values whose buffer the caller provides.
     """
 
-    def __init__(self, index: BlockIndex, owned: Iterable[ir.Value], caller_owned: set[ir.Value], analyses: Analyses) -> None:
+    def __init__(self, index: BlockIndex, owned: Iterable[int], caller_owned: set[int], analyses: Analyses) -> None:
         self.index = index
         self.analyses = analyses
         self.owned = tuple(owned)
         self.caller_owned = caller_owned
-        self.last: dict[ir.Value, int] = {}
+        self.last: dict[int, int] = {}
         fusion = Fusion(index)
-        self.operations, self.sources, self.tensor_bytes = index.operations, fusion.sources, fusion.tensor_bytes
+        self.operations, self.sources, self.tensor_bytes = index.operations, fusion.sources, index.values.tensor_bytes
         for position, made in enumerate(self.operations):
             self.last.update(dict.fromkeys(made.read, position))
-        self.moved: dict[ir.Value, int] = {}
+        self.moved: dict[int, int] = {}
         "For values that fused readers read at other positions than they write, the last position of such a read."
         in_place = {value for made in self.operations if made.name in _IN_PLACE for value in made.results}
         for value in reversed(self.sources):
@@ -125,7 +127,7 @@ class _LiveBlock:
             default=0.0,
         )
 
-    def at_peak(self) -> dict[ir.Value, float]:
+    def at_peak(self) -> dict[int, float]:
         """The values alive at the peak, with their bytes. Must be the first call on this object."""
         again = _LiveBlock(self.index, self.owned, self.caller_owned, self.analyses)
         most, at, inside = -1.0, None, None
@@ -139,7 +141,7 @@ class _LiveBlock:
 
     def _walk(self) -> Iterator[tuple[BlockOp, float]]:
         """Each operation with the bytes alive while it runs, those of `alive`."""
-        dying: dict[int, list[ir.Value]] = {}
+        dying: dict[int, list[int]] = {}
         for value, position in self.last.items():
             dying.setdefault(position, []).append(value)
         alive_bytes = 0.0
@@ -161,14 +163,14 @@ class _LiveBlock:
             for value in (*dead, *(result for result in buffered if result not in self.last)):
                 alive_bytes -= self.alive.pop(value, 0.0)
 
-    def _places(self, made: BlockOp, result: ir.Value, free: Sequence[ir.Value]) -> Sequence[ir.Value]:
+    def _places(self, made: BlockOp, result: int, free: Sequence[int]) -> Sequence[int]:
         """The `free` values whose buffers `result` of an operation can take: an elementwise op can overwrite any."""
         if has(made.name, Trait.ELEMENTWISE):
             return free
         if not has(made.name, Trait.IN_PLACE):
             return ()
-        own = made.operands[ir.OpResult(result).result_number]
-        while own in self.sources and has(ir.OpResult(own).owner.name, Trait.ALIASING):
+        own = made.operands[made.results.index(result)]
+        while own in self.sources and has(self.operations[self.index.makers[own]].name, Trait.ALIASING):
             (own,) = self.sources[own]
         return [value for value in free if value == own]
 
@@ -176,6 +178,8 @@ class _LiveBlock:
         """The regions of a loop or branch, which need memory in addition to the carried values."""
         inner_blocks = []
         for block in (region.blocks[0] for region in made.op.regions) if made.name in REGION_OPS else ():
-            caller_owned = set() if made.name == "stablehlo.while" else set(block.operations[len(block.operations) - 1].operands)
-            inner_blocks.append(_LiveBlock(BlockIndex.of(block, self.analyses), block.arguments, caller_owned, self.analyses))
+            index = BlockIndex.of(block, self.analyses)
+            caller_owned = set() if made.name == "stablehlo.while" else set(index.operations[-1].operands)
+            owned = map(index.values.number, block.arguments)
+            inner_blocks.append(_LiveBlock(index, owned, caller_owned, self.analyses))
         return inner_blocks

@@ -16,7 +16,7 @@ from meshbridge.cost.collective_ops import issued_kind
 from meshbridge.cost.fusion import Fusion
 from meshbridge.cost.seconds import Time, op_time
 from meshbridge.cost.step import MARGIN, OpRun, schedule
-from meshbridge.ir.block_index import BlockIndex, BlockOp
+from meshbridge.ir.block_index import BlockIndex
 from meshbridge.ir.builder import op_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir
@@ -114,12 +114,14 @@ class OverlapCosts:
             value = op_of(value).operands[0]
         if not has(defining_name(value), Trait.ELEMENTWISE):
             return 0.0
-        op = op_of(value)
-        fusion = self._fusion(op.block)
-        if value not in fusion.sources:
+        fusion = self._fusion(op_of(value).block)
+        values = fusion.index.values
+        number = values.number(value)
+        made = fusion.index.maker(number)
+        if made is None or number not in fusion.sources:
             return 0.0
-        read = fusion.read(BlockOp.of(op))
-        beside = any(has(defining_name(buffer), Trait.CONTRACTION) for buffer in read)
+        read = fusion.read(made)
+        beside = any(has(defining_name(values[buffer]), Trait.CONTRACTION) for buffer in read)
         return (
             self.memory_seconds(value)
             if beside

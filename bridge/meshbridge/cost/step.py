@@ -24,7 +24,7 @@ from meshbridge.cost.fusion import Buffers, Fusion, SourceBuffers
 from meshbridge.cost.schedule import Task, list_schedule
 from meshbridge.cost.seconds import Time, op_time
 from meshbridge.dialect.module_mesh import declared_meshes
-from meshbridge.ir.block_index import BlockIndex, BlockOp
+from meshbridge.ir.block_index import BlockIndex, BlockOp, Values
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir, main_function
 from meshbridge.ir.passes import Analyses, Recomputable
 from meshbridge.ir.sharding import Axes, Mesh
@@ -270,7 +270,7 @@ class _Prediction:
         )
         tasks: list[Task] = []
         runs: list[_Run] = []
-        filled_by: dict[ir.Value, int] = {}
+        filled_by: dict[int, int] = {}
         "By buffered value, the number of the task that writes it."
         fused = fusion.sources.keys()
         for made in index.operations:
@@ -306,7 +306,7 @@ class _Prediction:
         if made.name in COMMUNICATING:
             time = self.times[made.op] = self.communication.of(made.op)
             return self._collective(made.op, time)
-        return self._kernel(made, sum(read.values()) + fusion.written(made))
+        return self._kernel(made, fusion.index.values, sum(read.values()) + fusion.written(made))
 
     def _regions(self, op: ir.Operation, fusion: Fusion) -> _Run:
         """A loop or branch only overlaps with communication on links that it does not use."""
@@ -333,9 +333,9 @@ class _Prediction:
             busy |= {COMPUTE: copying}
         return _Run(op, seconds, copying, time.seconds, busy, shown)
 
-    def _kernel(self, made: BlockOp, moved_bytes: float) -> _Run:
+    def _kernel(self, made: BlockOp, values: Values, moved_bytes: float) -> _Run:
         """An operation with its fused operands, which moves so many bytes. Arithmetic on scalars is part of other kernels."""
-        if all(map(_is_single, (*made.operands, *made.results))):
+        if all(_is_single(values[value]) for value in (*made.results, *made.operands)):
             return _Run(made.op)
         (kind, count), *_ = (*products([(made.op, 1)]).items(), ("", 0.0))
         working, moving = (op_time(flops, kind, moved_bytes, self.machine) / self.machine.efficiency for flops in (count, 0.0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import lru_cache
 from math import ceil, prod
 
@@ -68,20 +67,6 @@ def tensor_bytes(value: ir.Value) -> float:
     if not isinstance(value.type, ir.RankedTensorType) or not ir.RankedTensorType(value.type).has_static_shape:
         return 0.0
     return type_bytes(value.type)
-
-
-def tensor_sizes() -> Callable[[ir.Value], float]:
-    """`tensor_bytes` for one analysis: a function that reads each type once, and keeps its context alive."""
-    sizes: dict[ir.Type, float] = {}
-
-    def size_of(value: ir.Value) -> float:
-        type_ = value.type
-        size = sizes.get(type_)
-        if size is None:
-            size = sizes[type_] = tensor_bytes(value)
-        return size
-
-    return size_of
 
 
 def resized(tensor: ir.RankedTensorType, dim: int, *, multiply: int = 1, divide: int = 1) -> ir.RankedTensorType:

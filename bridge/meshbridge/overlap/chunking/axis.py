@@ -12,7 +12,7 @@ from math import prod
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect.attributes import integers, integers_attr
 from meshbridge.dialect.ops import OPERATION_NAMES
-from meshbridge.ir.block_index import BlockOp
+from meshbridge.ir.block_index import BlockOp, Values
 from meshbridge.ir.builder import Builder, element_of, shape_of
 from meshbridge.ir.elements import neutral, resized
 from meshbridge.ir.mlir import ir
@@ -51,15 +51,16 @@ class ChunkedOp:
 class ChunkedOps:
     """How operations work on chunks: one computation for all that are alike."""
 
-    def __init__(self, pieces: int) -> None:
+    def __init__(self, values: Values, pieces: int) -> None:
         self.pieces = pieces
+        self._values = values
         self._interface = Interface()
         self._kinds: dict[Signature, int] = {}
-        self._kind_of: dict[ir.Value, int] = {}
+        self._kind_of: dict[int, int] = {}
         "The number of an operation's signature, by its first result."
         self._known: dict[tuple[object, ...], ChunkedOp | None] = {}
 
-    def chunked(self, made: BlockOp, value: ir.Value, rows: ChunkAxis) -> ChunkedOp | None:
+    def chunked(self, made: BlockOp, value: int, rows: ChunkAxis) -> ChunkedOp | None:
         """How an operation works on chunks of its operand or result `value`; None if it cannot."""
         if not made.results:
             return None
@@ -67,7 +68,7 @@ class ChunkedOps:
         if made.name == REDUCE:
             key = (*key, made.operands[1])  # what the sum starts from
         if key not in self._known:
-            self._known[key] = _chunked(self._interface, made.op, value, rows, self.pieces)
+            self._known[key] = _chunked(self._interface, made.op, self._values[value], rows, self.pieces)
         return self._known[key]
 
     def _kind(self, made: BlockOp) -> int:

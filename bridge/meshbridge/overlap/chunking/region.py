@@ -10,7 +10,6 @@ from meshbridge.collectives.rewriter import resize_uniform
 from meshbridge.dialect.ops import AllGatherOp, AllToAllOp, CollectiveOpView
 from meshbridge.ir.block_index import BlockIndex, BlockOp
 from meshbridge.ir.builder import Builder, shape_of
-from meshbridge.ir.elements import tensor_sizes
 from meshbridge.ir.exchange import COMBINERS
 from meshbridge.ir.mlir import ir
 from meshbridge.ops.einsum import DOT, LoopDivision, is_divided
@@ -134,9 +133,9 @@ class Segments:
     def __init__(self, index: BlockIndex, pieces: int) -> None:
         self.pieces = pieces
         self.index = index
-        self.chunking = ChunkedOps(pieces)
-        self.tensor_bytes = tensor_sizes()
-        self.opened: dict[tuple[ir.Value, ChunkAxis, float], Beginnings] = {}
+        self.values = index.values
+        self.chunking = ChunkedOps(index.values, pieces)
+        self.opened: dict[tuple[int, ChunkAxis, float], Beginnings] = {}
         "Initial collectives by the value that is computed from them, its axis, and the bytes of those that are not small."
         self._grown: dict[frozenset[tuple[int, ChunkedOp]], Segment | None] = {}
 
@@ -148,8 +147,8 @@ class Segments:
         """The segments from the collective of that number on, one per dimension; chunks of the two minor dimensions have at least
         `least` elements."""
         made = self.index.operations[number]
-        value, shape = made.operands[0], shape_of(made.operands[0])
-        if is_divided(value):
+        value, shape = made.operands[0], shape_of(self.values[made.operands[0]])
+        if is_divided(self.values[value]):
             return
         for dim, size in enumerate(shape):
             if size % self.pieces or size < self.pieces or (dim >= len(shape) - 2 and size // self.pieces < least):
@@ -182,7 +181,7 @@ class _SegmentGrowth:
         self.index = of.index
         self.beginnings = beginnings
         self.carried: dict[int, ChunkedOp] = {}
-        self.rows: dict[ir.Value, ChunkAxis] = {}
+        self.rows: dict[int, ChunkAxis] = {}
         "The axis of the results."
         self.reached: set[int] = set()
         "The numbers of operations that read chunked values."
@@ -240,9 +239,9 @@ class _SegmentGrowth:
                 self.reached.update(reading)
                 self.end = max(self.end, *reading[-1:])
 
-    def _joins_large(self, value: ir.Value) -> bool:
+    def _joins_large(self, value: int) -> bool:
         """True if `value` is large and would have to be concatenated for a reader outside."""
-        return _SMALL * self.of.tensor_bytes(value) > self._least and any(
+        return _SMALL * self.of.values.tensor_bytes(value) > self._least and any(
             number not in self.carried for number in self.index.readers_of(value)
         )
 
@@ -268,9 +267,9 @@ class _SegmentGrowth:
         return _SMALL * self._bytes(made) <= self._least
 
     def _bytes(self, made: BlockOp) -> float:
-        return max(map(self.of.tensor_bytes, (*made.operands, *made.results)))
+        return max(map(self.of.values.tensor_bytes, (*made.operands, *made.results)))
 
-    def _beginnings(self, value: ir.Value, rows: ChunkAxis) -> Beginnings:
+    def _beginnings(self, value: int, rows: ChunkAxis) -> Beginnings:
         """Further initial collectives from which `value` is computed along the axis."""
         key = value, rows, self._least
         opened = self.of.opened.get(key)
@@ -278,10 +277,10 @@ class _SegmentGrowth:
             opened = self.of.opened[key] = self._opened(value, rows)
         return {number: carried for number, carried in opened.items() if number not in self.beginnings}
 
-    def _opened(self, value: ir.Value, rows: ChunkAxis) -> Beginnings:
+    def _opened(self, value: int, rows: ChunkAxis) -> Beginnings:
         """Initial collectives from which `value` is computed along the axis."""
         opened: dict[int, ChunkedOp] = {}
-        worklist, visited = [(value, rows)], set[ir.Value]()
+        worklist, visited = [(value, rows)], set[int]()
         while worklist:
             value, rows = worklist.pop()
             number = self.index.makers.get(value)
@@ -295,7 +294,7 @@ class _SegmentGrowth:
             if carried is None:
                 continue
             if made.name in OPENING | _CLOSING and not self._is_small(made):
-                if made.name in OPENING and not is_divided(made.operands[0]):
+                if made.name in OPENING and not is_divided(self.of.values[made.operands[0]]):
                     opened[number] = carried
                 continue
             worklist += [

@@ -155,12 +155,16 @@ class _ScheduledBlock:
     def _name(self, number: int) -> str:
         return self.operations[number].name
 
+    def _result(self, number: int) -> ir.Value:
+        """The first result of an operation."""
+        return self.index.values[self.operations[number].results[0]]
+
     def _start(self, number: int) -> float:
         return self.runs[number].start
 
     def _uses(self, number: int) -> Iterator[tuple[ir.Operation, int]]:
         """The uses of the first result of an operation: users, in the block or in regions, and numbers of operands."""
-        return ((use.owner.operation, use.operand_number) for use in self.operations[number].results[0].uses)
+        return ((use.owner.operation, use.operand_number) for use in self._result(number).uses)
 
     def _number(self, user: ir.Operation) -> int | None:
         """The number of an operation of the block that is, or contains, `user`."""
@@ -180,7 +184,7 @@ class _ScheduledBlock:
                 together.setdefault(tie.uses, []).append(tie)
         for uses, shared in together.items():
             (user, number), *_ = uses
-            values = [user.operands[number], *(self.operations[tie.awaited].results[0] for tie in shared)]
+            values = [user.operands[number], *(self._result(tie.awaited) for tie in shared)]
             at = Builder.after(self._op(shared[-1].awaited))
             handed_on = at.op(BARRIER, [value.type for value in values], values).results
             for tie, gathered in zip(shared, [*handed_on][1:], strict=True):
@@ -281,7 +285,7 @@ class _ScheduledBlock:
         """The early gathers that products read beside the result of an exchange, perhaps rearranged, in the order of the
         products, each with the last such exchange: a residual stream contains many."""
         large = {number: self._bits[number] for number in self.large}
-        arranged: dict[ir.Value, int] = {}
+        arranged: dict[int, int] = {}
         "The bits of the large collectives whose results a value contains."
         for number, made in enumerate(self.operations):
             if number in large:
@@ -386,15 +390,15 @@ class _ScheduledBlock:
         awaited: set[int] = set()
         carried: set[int] = set()
         "The numbers of loop-carried values that products wait for."
-        arguments: dict[ir.Value, int] = {}
+        arguments: dict[int, int] = {}
         if self._is_body:
-            arguments.update(zip(self.block.arguments, count(), strict=False))
+            arguments.update(zip(map(self.index.values.number, self.block.arguments), count(), strict=False))
         last = len(self.operations) - 1
         while True:
             known = len(carried)
             for number in range(last, -1, -1):
                 made = self.operations[number]
-                values: Iterable[ir.Value] = ()
+                values: Iterable[int] = ()
                 if self._is_body and number == last:
                     values = [made.operands[place] for place in carried]
                 elif number in awaited or _is_product(made.name):
@@ -407,9 +411,9 @@ class _ScheduledBlock:
             if len(carried) == known:
                 return awaited
 
-    def _computed_from_products(self) -> set[ir.Value]:
+    def _computed_from_products(self) -> set[int]:
         """The values computed from results of products; a barrier passes each operand on, as a checkpoint passes a parameter."""
-        computed: set[ir.Value] = set()
+        computed: set[int] = set()
         for made in self.operations:
             if made.name == BARRIER:
                 passed = zip(made.results, made.operands, strict=True)
