@@ -112,7 +112,7 @@ class Fusion:
                 return
             read = self.read(made)
             takes_long = has(name, Trait.EXPENSIVE) and bool(
-                shape_of(self._values[results[0]])
+                shape_of(self._values.all[results[0]])
             )  # computing a scalar takes no longer than reading it
             is_expensive = takes_long or not self._expensive.isdisjoint(operands)
             for result in results:
@@ -144,7 +144,7 @@ class Fusion:
         if made.name != "stablehlo.multiply" or self._epilogues:
             return None
         for value, factor in (made.operands, made.operands[::-1]):
-            if self._is_product(value) and _is_splat(self._values[factor]):
+            if self._is_product(value) and _is_splat(self._values.all[factor]):
                 return value
         return None
 
@@ -152,9 +152,9 @@ class Fusion:
         while len(self.index.readers_of(value)) == 1:
             made = self.index.maker(value)
             if made is None:
-                if is_argument(self._values[value]):
+                if is_argument(self._values.all[value]):
                     return False
-                made = BlockOp.of(op_of(self._values[value]), self._values)
+                made = BlockOp.of(op_of(self._values.all[value]), self._values)
             if made.name in _CONTRACTIONS:
                 return True
             if made.name not in _TURNING:
@@ -199,8 +199,8 @@ class Fusion:
     def inside(self, op: ir.Operation) -> SourceBuffers:
         """The buffers of outer values, for the regions of `op` (see `__init__`)."""
         carried = invariant_arguments(op) if op.name == "stablehlo.while" else ()
-        number_of = self._values.number
-        arguments = {number_of(argument): self._buffers_of(number_of(op.operands[place])) for place, argument in carried}
+        number_of = self._values
+        arguments = {number_of[argument]: self._buffers_of(number_of[op.operands[place]]) for place, argument in carried}
         return ChainMap(arguments, self._buffers, *self._outside.maps)
 
     def _buffers_of(self, value: int) -> Buffers:

@@ -55,7 +55,7 @@ def largest_values(function: ir.Operation, count: int) -> list[tuple[ir.Value, f
     """The values that take the most bytes at the peak: shards of arguments, and temporaries."""
     arguments = {value: tensor_bytes(value) for value in function.regions[0].blocks[0].arguments}
     body = _body(function, {})
-    sizes = arguments | {body.index.values[value]: size for value, size in body.at_peak().items()}
+    sizes = arguments | {body.index.values.all[value]: size for value, size in body.at_peak().items()}
     return sorted(sizes.items(), key=lambda entry: -entry[1])[:count]
 
 
@@ -180,6 +180,6 @@ class _LiveBlock:
         for block in (region.blocks[0] for region in made.op.regions) if made.name in REGION_OPS else ():
             index = BlockIndex.of(block, self.analyses)
             caller_owned = set() if made.name == "stablehlo.while" else set(index.operations[-1].operands)
-            owned = map(index.values.number, block.arguments)
+            owned = map(index.values.__getitem__, block.arguments)
             inner_blocks.append(_LiveBlock(index, owned, caller_owned, self.analyses))
         return inner_blocks

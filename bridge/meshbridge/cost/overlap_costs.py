@@ -116,12 +116,12 @@ class OverlapCosts:
             return 0.0
         fusion = self._fusion(op_of(value).block)
         values = fusion.index.values
-        number = values.number(value)
+        number = values[value]
         made = fusion.index.maker(number)
         if made is None or number not in fusion.sources:
             return 0.0
         read = fusion.read(made)
-        beside = any(has(defining_name(values[buffer]), Trait.CONTRACTION) for buffer in read)
+        beside = any(has(defining_name(values.all[buffer]), Trait.CONTRACTION) for buffer in read)
         return (
             self.memory_seconds(value)
             if beside

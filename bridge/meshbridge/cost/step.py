@@ -335,7 +335,7 @@ class _Prediction:
 
     def _kernel(self, made: BlockOp, values: Values, moved_bytes: float) -> _Run:
         """An operation with its fused operands, which moves so many bytes. Arithmetic on scalars is part of other kernels."""
-        if all(_is_single(values[value]) for value in (*made.results, *made.operands)):
+        if all(_is_single(values.all[value]) for value in (*made.results, *made.operands)):
             return _Run(made.op)
         (kind, count), *_ = (*products([(made.op, 1)]).items(), ("", 0.0))
         working, moving = (op_time(flops, kind, moved_bytes, self.machine) / self.machine.efficiency for flops in (count, 0.0))

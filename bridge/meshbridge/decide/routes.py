@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, reduce
+from functools import cache, reduce
 from math import inf
 from operator import or_
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from meshbridge.decide.choice import pricing_of
 from meshbridge.decide.concurrency import note_concurrency
 from meshbridge.decide.dimension_classes import BATCH, NARROW, STORED, WIDE
 from meshbridge.decide.fold_layers import fold_layers
-from meshbridge.decide.graph import Graph, Tensor
+from meshbridge.decide.graph import Graph, NodeKind, Tensor
 from meshbridge.decide.liveness import lifetimes
 from meshbridge.decide.refine import Refiner
 from meshbridge.resharding import Objective
@@ -46,21 +46,38 @@ class Refined(NamedTuple):
     memory_cost: float = inf
 
 
+Folding = tuple[Graph, list[int]]
+"""A graph with its layers folded, and by tensor its number there."""
+
+
+class _Foldings:
+    """The foldings of one graph in several states."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[list[Tensor], list[NodeKind], Folding]] = []
+
+    def of(self, graph: Graph) -> Folding:
+        """The folding of a graph: descriptions and kinds that are equal are one object, so comparing them costs little."""
+        kinds = [node.kind for node in graph.nodes]
+        for tensors, known_kinds, folding in self._known:
+            if tensors == graph.tensors and known_kinds == kinds:
+                return folding
+        folding = fold_layers(graph)
+        self._known.append((list(graph.tensors), kinds, folding))
+        return folding
+
+
 @dataclass
 class _Start:
     """A graph before refinement, and the refined ones so far."""
 
     graph: Graph
+    foldings: _Foldings
     budget: int
     work: float
     prices: Sequence[float]
     refined: dict[tuple[Objective, ...], Refined] = field(default_factory=dict)
     "By the objectives that were minimised one after the other."
-
-    @cached_property
-    def folded(self) -> tuple[Graph, list[int]]:
-        """The graph with its layers folded."""
-        return fold_layers(self.graph)
 
     def along(self, route: tuple[Objective, ...]) -> Refined:
         """The graph after minimising these objectives one after the other."""
@@ -69,7 +86,7 @@ class _Start:
         if route not in self.refined:
             before = self.along(route[:-1])
             graph = replace(self.graph, tensors=before.tensors, pricing=pricing_of(self.graph.mesh, route[-1], self.work))
-            refiner = _refined(graph, fold_layers(graph) if route[1:] else self.folded, before.budget, self.prices)
+            refiner = _refined(graph, self.foldings.of(graph), before.budget, self.prices)
             self.refined[route] = Refined(graph.tensors, refiner.budget, refiner.total, refiner.memory_cost)
         return self.refined[route]
 
@@ -86,6 +103,7 @@ class Refinements:
     """The refinements of one propagated graph: variants of a plan share those that start alike and minimise the same."""
 
     def __init__(self) -> None:
+        self.foldings = _Foldings()
         self._starts: list[_Start] = []
 
     def start(self, start: _Start) -> _Start:
@@ -112,7 +130,8 @@ def refine(graph: Graph, budget: int, objective: Objective, known: Refinements |
         _note_sharing(graph)
     if objective.hides or (work > 1 and objective.combined_bytes):
         note_concurrency(graph, objective, is_small=work > 1)
-    start = (known or Refinements()).start(_Start(graph.copy(), budget, work, _memory_prices(graph, objective.memory)))
+    known = known or Refinements()
+    start = known.start(_Start(graph.copy(), known.foldings, budget, work, _memory_prices(graph, objective.memory)))
     least = least_memory = inf
     for route in (replace(objective, is_thorough=True) if work > SMALL else objective).routes:
         refined = start.along(route)
@@ -150,7 +169,7 @@ def _note_sharing(graph: Graph) -> None:
     graph.nodes = nodes
 
 
-def _refined(graph: Graph, folding: tuple[Graph, list[int]], budget: int, prices: Sequence[float]) -> Refiner:
+def _refined(graph: Graph, folding: Folding, budget: int, prices: Sequence[float]) -> Refiner:
     """Refines with the graph's prices, and memory prices by tensor; returns the last refiner."""
     folded, folded_number = folding
     folded = replace(folded, tensors=list(folded.tensors), pricing=graph.pricing)

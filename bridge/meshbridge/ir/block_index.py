@@ -11,29 +11,24 @@ from meshbridge.ir.mlir import ir, walk
 from meshbridge.ir.passes import Analyses, Recomputable
 
 
-class Values:
-    """The values of a module by number: looking up a number is many times faster than asking MLIR which values are equal."""
+class Values(dict[ir.Value, int]):
+    """The numbers of the values of a module: looking up a number is many times faster than asking MLIR which values are equal."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.all: list[ir.Value] = []
-        self._numbers: dict[ir.Value, int] = {}
-        self._sizes: list[float | None] = []
+        "The values by number."
+        self._sizes: dict[int, float] = {}
         self._size_of: dict[ir.Type, float] = {}
 
-    def __getitem__(self, number: int) -> ir.Value:
-        return self.all[number]
-
-    def number(self, value: ir.Value) -> int:
-        """The number of a value."""
-        number = self._numbers.setdefault(value, len(self.all))
-        if number == len(self.all):
-            self.all.append(value)
-            self._sizes.append(None)
+    def __missing__(self, value: ir.Value) -> int:
+        number = self[value] = len(self.all)
+        self.all.append(value)
         return number
 
     def tensor_bytes(self, number: int) -> float:
-        """`tensor_bytes` of a value."""
-        size = self._sizes[number]
+        """`tensor_bytes` of the value of a number."""
+        size = self._sizes.get(number)
         if size is None:
             type_ = self.all[number].type
             size = self._size_of.get(type_)
@@ -56,10 +51,10 @@ class BlockOp(NamedTuple):
     @classmethod
     def of(cls, op: ir.Operation, values: Values) -> BlockOp:
         """The operation, read from MLIR."""
-        number = values.number
-        operands = tuple([number(value) for value in op.operands])
+        number = values.__getitem__
+        operands = tuple(map(number, op.operands))
         read = tuple([number(value) for inner in walk(op) for value in inner.operands]) if len(op.regions) else operands
-        return cls(op, op.name, operands, tuple([number(value) for value in op.results]), read)
+        return cls(op, op.name, operands, tuple(map(number, op.results)), read)
 
 
 class BlockIndex:
@@ -67,7 +62,7 @@ class BlockIndex:
 
     def __init__(self, block: ir.Block, values: Values | None = None) -> None:
         self.block = block
-        self.values = values or Values()
+        self.values = Values() if values is None else values
         self.operations = [BlockOp.of(view.operation, self.values) for view in block.operations]
         self.makers: dict[int, int] = {}
         "By result, the number of its operation."

@@ -68,7 +68,7 @@ class ChunkedOps:
         if made.name == REDUCE:
             key = (*key, made.operands[1])  # what the sum starts from
         if key not in self._known:
-            self._known[key] = _chunked(self._interface, made.op, self._values[value], rows, self.pieces)
+            self._known[key] = _chunked(self._interface, made.op, self._values.all[value], rows, self.pieces)
         return self._known[key]
 
     def _kind(self, made: BlockOp) -> int:

@@ -147,8 +147,8 @@ class Segments:
         """The segments from the collective of that number on, one per dimension; chunks of the two minor dimensions have at least
         `least` elements."""
         made = self.index.operations[number]
-        value, shape = made.operands[0], shape_of(self.values[made.operands[0]])
-        if is_divided(self.values[value]):
+        value, shape = made.operands[0], shape_of(self.values.all[made.operands[0]])
+        if is_divided(self.values.all[value]):
             return
         for dim, size in enumerate(shape):
             if size % self.pieces or size < self.pieces or (dim >= len(shape) - 2 and size // self.pieces < least):
@@ -294,7 +294,7 @@ class _SegmentGrowth:
             if carried is None:
                 continue
             if made.name in OPENING | _CLOSING and not self._is_small(made):
-                if made.name in OPENING and not is_divided(self.of.values[made.operands[0]]):
+                if made.name in OPENING and not is_divided(self.of.values.all[made.operands[0]]):
                     opened[number] = carried
                 continue
             worklist += [

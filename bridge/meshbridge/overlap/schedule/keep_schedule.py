@@ -157,7 +157,7 @@ class _ScheduledBlock:
 
     def _result(self, number: int) -> ir.Value:
         """The first result of an operation."""
-        return self.index.values[self.operations[number].results[0]]
+        return self.index.values.all[self.operations[number].results[0]]
 
     def _start(self, number: int) -> float:
         return self.runs[number].start
@@ -392,7 +392,7 @@ class _ScheduledBlock:
         "The numbers of loop-carried values that products wait for."
         arguments: dict[int, int] = {}
         if self._is_body:
-            arguments.update(zip(map(self.index.values.number, self.block.arguments), count(), strict=False))
+            arguments.update(zip(map(self.index.values.__getitem__, self.block.arguments), count(), strict=False))
         last = len(self.operations) - 1
         while True:
             known = len(carried)
