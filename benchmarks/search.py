@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def _beside_expert(name: str, program: Program, options: argparse.Namespace) -> list[str]:
-    """The columns of STEP behind the name."""
+    """The columns of STEP after the name."""
     import meshbridge
 
     exported = program.export()
@@ -92,7 +92,7 @@ def _beside_expert(name: str, program: Program, options: argparse.Namespace) -> 
 
 
 def _compiled(name: str, program: Program, options: argparse.Namespace) -> list[str]:
-    """The columns of MEMORY behind the name: the plan, and what the compiler of its machine allocates for it."""
+    """The columns of MEMORY after the name: the plan, and what the compiler of its machine allocates for it."""
     import meshbridge
     from meshbridge.machines.compile_target import bytes_in
     from meshbridge.machines.target import of_machine

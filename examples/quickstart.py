@@ -44,7 +44,7 @@ def main() -> None:
 
     reference = jax.jit(network)(*arrays)
     error = float(jnp.abs(np.asarray(result) - reference).max() / jnp.abs(reference).max())
-    print(f"On 8 devices the result lies as {result.sharding.spec}; relative error against one device: {error:.1e}")
+    print(f"On 8 devices the result is sharded as {result.sharding.spec}; relative error against one device: {error:.1e}")
     assert error < 1e-4
 
 

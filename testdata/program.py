@@ -24,7 +24,7 @@ class Argument:
     """One array that a program takes: its shape, how it lies on the mesh, and what a seeded example holds.
 
     `element` is its type; a bound `below` makes it int32. Floating-point examples are normal with standard deviation `scale`
-    around `centre`; integer ones are below `below`.
+    around `centre`; integer ones are below `below`, and with `distinct` each row of the first dimension has none of them twice.
     """
 
     shape: tuple[int, ...]
@@ -33,6 +33,7 @@ class Argument:
     centre: float = 0.0
     below: int = 0
     element: str = "float32"
+    distinct: bool = False
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -45,6 +46,9 @@ class Argument:
         return prod(self.shape) * self.dtype.itemsize
 
     def example(self, rng: np.random.Generator) -> np.ndarray:
+        if self.distinct:
+            rows = [rng.permutation(self.below)[: prod(self.shape[1:])] for _ in range(self.shape[0])]
+            return np.array(rows, np.int32).reshape(self.shape)
         if self.below:
             return rng.integers(0, self.below, self.shape, dtype=np.int32)
         is_complex = self.dtype.kind == "c"

@@ -90,7 +90,7 @@ def _halos(images: int, side: int, shards: int) -> tuple[Term, ...]:
     first, last = BLOCKS[0][0], BLOCKS[-1][1]
     return (
         rows(side, COLOURS, 2, "stem, a row from each side; images need no gradient"),
-        rows(side, first, 1, "pooling 3x3 by 2, padded behind only: a row from below"),
+        rows(side, first, 1, "pooling 3x3 by 2, padded after only: a row from below"),
         rows(side // 2, first, 1, "its gradient: a row from above"),
         rows(side // 2, first, 8, "first block: two convolutions, both sides, forward and backward"),
         rows(side // 2, first, 1, "second block: the strided convolution takes a row from below"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import pkgutil
 import re
 import subprocess
 import sys
@@ -12,8 +14,7 @@ from typing import get_args
 
 import pytest
 
-from meshbridge import partitioning, pass_names, pipeline
-from meshbridge.backends import QUIRKS, xla_cpu, xla_tpu
+from meshbridge import backends, partitioning, pass_names, pipeline
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.read import formats
@@ -216,6 +217,8 @@ def test_public_names_are_there_whatever_is_imported_first() -> None:
 
 
 def test_quirks_name_the_test_that_shows_them() -> None:
-    assert {xla_tpu.scatter_pieces_first.__name__, xla_cpu.OrderCollectives.__name__} <= set(QUIRKS)
-    for name, quirk in QUIRKS.items():
+    for module in pkgutil.iter_modules(backends.__path__, f"{backends.__name__}."):
+        importlib.import_module(module.name)
+    for name, quirk in backends.QUIRKS.items():
         assert (ROOT / quirk.test).is_file(), name
+    assert backends.QUIRKS

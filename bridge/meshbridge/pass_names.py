@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
 import re
+import sys
+import traceback
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import cache
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from meshbridge.ir.mlir import MeshError
@@ -18,21 +23,42 @@ PASSES_IN = ("read", "legalize", "decide", "partition", "collectives", "overlap"
 """The folders with passes."""
 
 
-@cache
 def registered_passes() -> dict[str, type[Pass]]:
-    """Every pass by name: each file in the folders PASSES_IN registers its own."""
-    for folder in PASSES_IN:
-        package = importlib.import_module(f"meshbridge.{folder}")
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            importlib.import_module(module.name)
+    """Every pass by name: each file in the folders PASSES_IN registers its own, and so do plugins."""
+    _import_passes()
     return dict(sorted(PASSES.items()))
 
 
 @cache
+def _import_passes() -> None:
+    for folder in PASSES_IN:
+        package = importlib.import_module(f"meshbridge.{folder}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+
+
 def passes_by_any_name() -> dict[str, type[Pass]]:
     """Every pass by its name and by its aliases in LLVM."""
     passes = registered_passes()
     return {alias: step for step in passes.values() for alias in step.aliases} | passes
+
+
+def load_plugin(path: str) -> None:
+    """Executes a Python file that registers passes, once. Raises MeshError, with the line that fails, if it cannot."""
+    name = f"mesh_opt_plugin:{Path(path).resolve()}"
+    if name in sys.modules:
+        return
+    _import_passes()  # a plugin must not take the name of one of them
+    loader = SourceFileLoader(name, path)
+    module = importlib.util.module_from_spec(ModuleSpec(name, loader, origin=path))
+    sys.modules[name] = module  # where dataclasses look for the names in their annotations
+    try:
+        loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+        at = ":".join(map(str, (path, *lines[-1:])))
+        raise MeshError(f"{at}: error: cannot be executed as a pass plugin: {type(error).__name__}: {error}") from error
 
 
 _PASS = re.compile(r"\s*([\w-]+)\s*(?:\{([^{}]*)\})?\s*(?:,|$)")

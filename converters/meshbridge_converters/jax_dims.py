@@ -1,6 +1,6 @@
 """Sizes for the symbolic dimensions of a `jax.export` artifact: the same function, for one choice of its shapes.
 
-The module is refined as `Exported.call` has it done for arguments of known shapes: arguments get static types, each behind a
+The module is refined as `Exported.call` has it done for arguments of known shapes: arguments get static types, each after a
 conversion to the type that it had, and XLA's shape refinement carries them through, checking the artifact's own assertions.
 """
 

@@ -126,7 +126,7 @@ class _Exporter:
 
 
 def _rfc_lists(sharding: ShardingOp, rank: int) -> Split:
-    """One list per dimension, the partial sum's behind them; trailing empty lists go, as the RFC prints them."""
+    """One list per dimension, the partial sum's after them; trailing empty lists go, as the RFC prints them."""
     lists = sharding.value.padded(rank).split_axes + ((sharding.partial_axes,) if sharding.partial_axes else ())
     return trimmed(lists)
 

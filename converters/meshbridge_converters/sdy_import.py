@@ -273,7 +273,7 @@ class _Import:
         self.replaced.append(op)
 
     def edge(self, site: _Site) -> None:
-        """An edge without a sharding says nothing: every dimension is open. sdy's own operation would not stand behind a
+        """An edge without a sharding says nothing: every dimension is open. sdy's own operation would not stand after a
         `mesh.shard`, which annotates what it marks.
         """
         op = site.op

@@ -69,7 +69,7 @@ def mesh_of(scheme: str) -> Mesh:
 
 
 def _parameter(leaf: Any, axis: str | None, mesh: dict[str, int]) -> PartitionSpec:
-    """The last dimension that the axis divides lies along it."""
+    """The last dimension that the axis divides is sharded along it."""
     shape = np.shape(leaf)
     if axis is not None and np.size(leaf) >= LEAST:
         for dim in reversed(range(len(shape))):
@@ -79,7 +79,7 @@ def _parameter(leaf: Any, axis: str | None, mesh: dict[str, int]) -> PartitionSp
 
 
 def _examples(leaf: Any, mesh: dict[str, int]) -> PartitionSpec:
-    """The examples lie along "data"."""
+    """The examples are sharded along "data"."""
     return PartitionSpec("data") if np.ndim(leaf) and np.shape(leaf)[0] % mesh["data"] == 0 else PartitionSpec()
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from testdata.program import Program, Tree
-from testdata.realistic.layers import RATE
+from testdata.realistic import layers as common
 
 
 def accumulated(step: Program, microbatches: int) -> Program:
@@ -30,4 +30,4 @@ def _descended(loss: Callable[..., jax.Array], parameters: Tree, *batches: jax.A
     zeros = jnp.zeros(()), jax.tree.map(lambda parameter: jnp.zeros(parameter.shape, jnp.float32), parameters)
     (value, gradients), _ = jax.lax.scan(microbatch, zeros, batches)
     count = len(batches[0])
-    return value / count, jax.tree.map(lambda p, g: p - (RATE / count * g).astype(p.dtype), parameters, gradients)
+    return value / count, jax.tree.map(lambda p, g: p - (common.RATE / count * g).astype(p.dtype), parameters, gradients)

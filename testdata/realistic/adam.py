@@ -21,19 +21,20 @@ LAYERS = 4
 FIRST, SECOND, SMALL = 0.9, 0.999, 1e-8
 
 
-def adam_zero1(devices: int, *, annotated: bool) -> Program:
-    """value_and_grad and the update of a GPT with four layers, one after the other."""
+def adam_zero1(devices: int, *, annotated: bool, layers: int = LAYERS, size: gpt.Size = gpt.SIZE) -> Program:
+    """value_and_grad and the update of a GPT whose layers stand one after the other."""
     style = common.STYLES["dp"]
     axes = common.grid(devices, style.model)
-    weights = gpt.parameters(style, LAYERS, scan=False)
+    weights = gpt.parameters(style, layers, scan=False, size=size)
     moments = jax.tree.map(_moment, weights)
+    squares = jax.tree.map(lambda moment: replace(moment, scale=1e-6, centre=1e-5), moments)
     by_moment = common.specs(moments)
-    batch = gpt.tokens(axes)
+    batch = gpt.tokens(axes, size)
     return Program(
         name="adam_zero1",
         axes=axes,
         function=partial(_step, pins=style.pins, by_moment=by_moment) if annotated else partial(_step, pins={}, by_moment=None),
-        arguments=(weights, moments, moments, batch, batch),
+        arguments=(weights, moments, squares, batch, batch),
         out_specs=(P(), common.specs(weights), by_moment, by_moment),
         donated=(0, 1, 2),
     )
@@ -41,7 +42,7 @@ def adam_zero1(devices: int, *, annotated: bool) -> Program:
 
 def _moment(argument: Argument) -> Argument:
     """In float32, its first dimension split."""
-    return replace(argument, spec=P("data", *argument.spec[1:]), element="float32")
+    return replace(argument, spec=P("data", *argument.spec[1:]), element="float32", centre=0.0)
 
 
 def _step(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -12,16 +13,27 @@ from testdata.program import Argument, Program, Tree
 from testdata.realistic import layers as common
 from testdata.realistic.layers import LENGTH, Pins, Style, pinned, scale, weight
 
-WIDTH, HEADS, VOCABULARY, SEQUENCES = 2048, 16, 32768, 4
-"""The last is the number of sequences of each row of the mesh."""
+
+@dataclass(frozen=True)
+class Size:
+    """`sequences` are those of each row of the mesh."""
+
+    width: int = 2048
+    heads: int = 16
+    vocabulary: int = 32768
+    sequences: int = 4
+    length: int = LENGTH
 
 
-def gpt(style: str, devices: int, *, layers: int, scan: bool, annotated: bool) -> Program:
+SIZE = Size()
+
+
+def gpt(style: str, devices: int, *, layers: int, scan: bool, annotated: bool, size: Size = SIZE) -> Program:
     """value_and_grad and gradient descent in one of the parallelisms of `layers.STYLES`."""
     chosen = common.STYLES[style]
     axes = common.grid(devices, chosen.model)
-    weights = parameters(chosen, layers, scan=scan)
-    batch = tokens(axes)
+    weights = parameters(chosen, layers, scan=scan, size=size)
+    batch = tokens(axes, size)
     return Program(
         name=f"gpt{layers}_{'scan_' if scan else ''}{style}",
         axes=axes,
@@ -32,27 +44,27 @@ def gpt(style: str, devices: int, *, layers: int, scan: bool, annotated: bool) -
     )
 
 
-def tokens(axes: common.Axes) -> Argument:
+def tokens(axes: common.Axes, size: Size = SIZE) -> Argument:
     """A batch, sharded along "data"."""
-    return Argument((SEQUENCES * dict(axes)["data"], LENGTH), P("data", None), below=VOCABULARY)
+    return Argument((size.sequences * dict(axes)["data"], size.length), P("data", None), below=size.vocabulary)
 
 
-def parameters(style: Style, layers: int, *, scan: bool) -> Tree:
+def parameters(style: Style, layers: int, *, scan: bool, size: Size = SIZE) -> Tree:
     """All parameters, the layers' stacked if they stand under a scan."""
-    into, out_of = style.into, style.out_of
+    into, out_of, width = style.into, style.out_of, size.width
     layer = {
-        "attention_scale": scale(WIDTH),
-        "query_key_value": weight(WIDTH, 3, HEADS, WIDTH // HEADS, spec=P(into[0], None, "model", None)),
-        "attention_out": weight(WIDTH, WIDTH, spec=out_of),
-        "mlp_scale": scale(WIDTH),
-        "mlp_in": weight(WIDTH, 4 * WIDTH, spec=into),
-        "mlp_out": weight(4 * WIDTH, WIDTH, spec=out_of),
+        "attention_scale": scale(width),
+        "query_key_value": weight(width, 3, size.heads, width // size.heads, spec=P(into[0], None, "model", None)),
+        "attention_out": weight(width, width, spec=out_of),
+        "mlp_scale": scale(width),
+        "mlp_in": weight(width, 4 * width, spec=into),
+        "mlp_out": weight(4 * width, width, spec=out_of),
     }
     return {
-        "embedding": weight(VOCABULARY, WIDTH, spec=out_of),
-        "positions": weight(LENGTH, WIDTH, spec=P(None, out_of[1])),
+        "embedding": weight(size.vocabulary, width, spec=out_of),
+        "positions": weight(size.length, width, spec=P(None, out_of[1])),
         "layers": common.stacked(layer, layers, scan=scan),
-        "final_scale": scale(WIDTH),
+        "final_scale": scale(width),
     }
 
 

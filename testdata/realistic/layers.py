@@ -12,6 +12,9 @@ from jax.sharding import PartitionSpec as P
 from testdata.program import Argument, Tree
 
 RATE = 1e-3
+WEIGHT_SCALE = 0.02
+"""The standard deviation of parameters."""
+
 LENGTH = 2048
 """Tokens of a sequence."""
 
@@ -35,7 +38,7 @@ def grid(devices: int, model: int) -> Axes:
 
 def weight(*shape: int, spec: P) -> Argument:
     """A bfloat16 parameter."""
-    return Argument(shape, spec, 0.02, element="bfloat16")
+    return Argument(shape, spec, WEIGHT_SCALE, element="bfloat16")
 
 
 def scale(width: int) -> Argument:
@@ -58,6 +61,14 @@ def through(block: Callable[[jax.Array, Tree], jax.Array], x: jax.Array, layers:
     for layer in layers:
         x = again(x, layer)
     return x
+
+
+def product(x: jax.Array, matrix: jax.Array | Mapping[str, jax.Array]) -> jax.Array:
+    """`x @ matrix`; with an adapter, a mapping of "frozen", "down" and "up", the sum of the products by the frozen matrix and by
+    the two factors of low rank."""
+    if isinstance(matrix, Mapping):
+        return x @ matrix["frozen"] + x @ matrix["down"] @ matrix["up"]
+    return x @ matrix
 
 
 @dataclass(frozen=True)
@@ -97,12 +108,31 @@ STYLES = {
 """Data parallel, fully sharded, and both with tensor parallelism; `sp` is `dp_tp` with a sequence-parallel residual stream."""
 
 
+def gated(layer: Tree, x: jax.Array, activation: Callable[[jax.Array], jax.Array], pins: Pins) -> jax.Array:
+    """An MLP of matrices "gate", "up" and "down", whose hidden layer is constrained as "hidden"."""
+    return pinned(activation(x @ layer["gate"]) * (x @ layer["up"]), "hidden", pins) @ layer["down"]
+
+
 def causal_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
     """[batch, length, heads, size] to the same; keys and values may have fewer heads. The softmax is in float32."""
-    length, shared = query.shape[1], query.shape[2] // key.shape[2]
+    length = query.shape[1]
+    return attention(
+        query,
+        key,
+        value,
+        lambda scores: jnp.where(jnp.tril(jnp.ones((length, length), bool)), scores, -1e9),
+        query.shape[-1] ** -0.5,
+    )
+
+
+def attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, adjusted: Callable[[jax.Array], jax.Array], scale: float = 1.0
+) -> jax.Array:
+    """The same with any mask, cap or bias: `adjusted` is called on the scores times `scale`, float32 of [batch, heads, queries,
+    keys]."""
+    shared = query.shape[2] // key.shape[2]
     key, value = (jnp.repeat(each, shared, axis=2) if shared > 1 else each for each in (key, value))
-    scores = jnp.einsum("bqhd,bkhd->bhqk", query, key).astype(jnp.float32) * query.shape[-1] ** -0.5
-    scores = jnp.where(jnp.tril(jnp.ones((length, length), bool)), scores, -1e9)
+    scores = adjusted(jnp.einsum("bqhd,bkhd->bhqk", query, key).astype(jnp.float32) * scale)
     return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores).astype(value.dtype), value)
 
 

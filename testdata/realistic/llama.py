@@ -14,6 +14,9 @@ from testdata.realistic.layers import LENGTH, Pins, Style, pinned, scale, weight
 from testdata.scaled import SIZES, Sizes, normalise, rotated
 
 SIZE = SIZES["llama"]
+SMALL = Sizes(width=2048, hidden=5504, vocabulary=32000, heads=16, key_heads=8)
+"""Half as wide."""
+
 TOKENS = 2 * LENGTH
 """Tokens of each device."""
 
@@ -37,7 +40,7 @@ def llama(
     return Program(
         name=f"llama{layers}_{'scan_' if scan else ''}{style}",
         axes=common.grid(devices, chosen.model),
-        function=partial(common.descended, partial(_loss, size=size, pins=chosen.pins if annotated else {})),
+        function=partial(common.descended, partial(loss, size=size, pins=chosen.pins if annotated else {})),
         arguments=(weights, batch, batch),
         out_specs=(P(), common.specs(weights)),
         donated=(0,),
@@ -45,9 +48,19 @@ def llama(
 
 
 def _parameters(style: Style, layers: int, size: Sizes, *, scan: bool) -> Tree:
+    return {
+        "embedding": weight(size.vocabulary, size.width, spec=style.out_of),
+        "layers": common.stacked(layer_parameters(style, size), layers, scan=scan),
+        "final_scale": scale(size.width),
+        "output": weight(size.width, size.vocabulary, spec=style.into),
+    }
+
+
+def layer_parameters(style: Style, size: Sizes) -> Tree:
+    """Those of one layer."""
     into, out_of, width = style.into, style.out_of, size.width
     inner = width // size.heads * size.key_heads
-    layer = {
+    return {
         "attention_scale": scale(width),
         "query": weight(width, width, spec=into),
         "key": weight(width, inner, spec=into),
@@ -58,31 +71,30 @@ def _parameters(style: Style, layers: int, size: Sizes, *, scan: bool) -> Tree:
         "up": weight(width, size.hidden, spec=into),
         "down": weight(size.hidden, width, spec=out_of),
     }
-    return {
-        "embedding": weight(size.vocabulary, width, spec=out_of),
-        "layers": common.stacked(layer, layers, scan=scan),
-        "final_scale": scale(width),
-        "output": weight(width, size.vocabulary, spec=into),
-    }
 
 
-def _loss(parameters: Tree, tokens: jax.Array, targets: jax.Array, *, size: Sizes, pins: Pins) -> jax.Array:
-    def block(x: jax.Array, layer: Tree) -> jax.Array:
-        x = pinned(x + _attention(layer, normalise(x, layer["attention_scale"]), size, pins), "residual", pins)
-        normal = normalise(x, layer["mlp_scale"])
-        hidden = pinned(jax.nn.silu(normal @ layer["gate"]) * (normal @ layer["up"]), "hidden", pins)
-        return pinned(x + hidden @ layer["down"], "residual", pins)
+def loss(parameters: Tree, tokens: jax.Array, targets: jax.Array, *, size: Sizes, pins: Pins) -> jax.Array:
+    """The cross-entropy of a batch, a scalar."""
+    return common.cross_entropy(logits(parameters, tokens, size=size, pins=pins), targets)
 
+
+def logits(parameters: Tree, tokens: jax.Array, *, size: Sizes, pins: Pins) -> jax.Array:
+    """Those of the next tokens, [batch, length, vocabulary]."""
     x = pinned(parameters["embedding"][tokens], "residual", pins)
-    x = common.through(block, x, parameters["layers"])
-    logits = normalise(x, parameters["final_scale"]) @ parameters["output"]
-    return common.cross_entropy(pinned(logits, "logits", pins), targets)
+    x = common.through(partial(block, size=size, pins=pins), x, parameters["layers"])
+    return pinned(normalise(x, parameters["final_scale"]) @ parameters["output"], "logits", pins)
+
+
+def block(x: jax.Array, layer: Tree, *, size: Sizes, pins: Pins) -> jax.Array:
+    """`x` after one layer."""
+    x = pinned(x + _attention(layer, normalise(x, layer["attention_scale"]), size, pins), "residual", pins)
+    return pinned(x + common.gated(layer, normalise(x, layer["mlp_scale"]), jax.nn.silu, pins), "residual", pins)
 
 
 def _attention(layer: Tree, x: jax.Array, size: Sizes, pins: Pins) -> jax.Array:
     batch, length, _ = x.shape
     query, key, value = (
-        pinned((x @ layer[name]).reshape(batch, length, heads, -1), "heads", pins)
+        pinned(common.product(x, layer[name]).reshape(batch, length, heads, -1), "heads", pins)
         for name, heads in (("query", size.heads), ("key", size.key_heads), ("value", size.key_heads))
     )
     mixed = pinned(common.causal_attention(rotated(query), rotated(key), value), "heads", pins)

@@ -3,6 +3,7 @@ batch and experts."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -15,8 +16,22 @@ from testdata.realistic import layers as common
 from testdata.realistic.layers import LENGTH, Pins, pinned, scale, weight
 from testdata.scaled import normalise
 
-LAYERS, WIDTH, HIDDEN, HEADS, VOCABULARY, SEQUENCES, GROUP = 4, 1024, 4096, 8, 32768, 4, 512
-"""The last two: sequences of a device, and tokens of a group, whose experts' slots are its own."""
+
+@dataclass(frozen=True)
+class Size:
+    """`sequences` are those of a device, `group` is the number of tokens whose experts' slots are their own."""
+
+    layers: int = 4
+    width: int = 1024
+    hidden: int = 4096
+    heads: int = 8
+    vocabulary: int = 32768
+    sequences: int = 4
+    group: int = 512
+    length: int = LENGTH
+
+
+SIZE = Size()
 
 PINS = {
     "residual": P("x", None, None),
@@ -27,42 +42,42 @@ PINS = {
 """Batch along the axis, and the experts' inputs and outputs too."""
 
 
-def mixture(devices: int, *, annotated: bool) -> Program:
+def mixture(devices: int, *, annotated: bool, size: Size = SIZE) -> Program:
     """value_and_grad and gradient descent; as many experts as devices."""
-    weights = _parameters(devices)
-    batch = Argument((SEQUENCES * devices, LENGTH), P("x", None), below=VOCABULARY)
+    weights = _parameters(devices, size)
+    batch = Argument((size.sequences * devices, size.length), P("x", None), below=size.vocabulary)
     return Program(
         name="moe_lm",
         axes=(("x", devices),),
-        function=partial(common.descended, partial(_loss, pins=PINS if annotated else {})),
+        function=partial(common.descended, partial(_loss, size=size, pins=PINS if annotated else {})),
         arguments=(weights, batch, batch),
         out_specs=(P(), common.specs(weights)),
         donated=(0,),
     )
 
 
-def _parameters(experts: int) -> Tree:
-    by_expert = P("x", None, None)
+def _parameters(experts: int, size: Size) -> Tree:
+    by_expert, width = P("x", None, None), size.width
     layer = {
-        "attention_scale": scale(WIDTH),
-        "query_key_value": weight(WIDTH, 3, HEADS, WIDTH // HEADS, spec=P()),
-        "attention_out": weight(WIDTH, WIDTH, spec=P()),
-        "mlp_scale": scale(WIDTH),
-        "router": weight(WIDTH, experts, spec=P()),
-        "into": weight(experts, WIDTH, HIDDEN, spec=by_expert),
-        "out_of": weight(experts, HIDDEN, WIDTH, spec=by_expert),
+        "attention_scale": scale(width),
+        "query_key_value": weight(width, 3, size.heads, width // size.heads, spec=P()),
+        "attention_out": weight(width, width, spec=P()),
+        "mlp_scale": scale(width),
+        "router": weight(width, experts, spec=P()),
+        "into": weight(experts, width, size.hidden, spec=by_expert),
+        "out_of": weight(experts, size.hidden, width, spec=by_expert),
     }
     return {
-        "embedding": weight(VOCABULARY, WIDTH, spec=P()),
-        "layers": [layer] * LAYERS,
-        "final_scale": scale(WIDTH),
+        "embedding": weight(size.vocabulary, width, spec=P()),
+        "layers": [layer] * size.layers,
+        "final_scale": scale(width),
     }
 
 
-def _loss(parameters: Tree, tokens: jax.Array, targets: jax.Array, *, pins: Pins) -> jax.Array:
+def _loss(parameters: Tree, tokens: jax.Array, targets: jax.Array, *, size: Size, pins: Pins) -> jax.Array:
     def block(x: jax.Array, layer: Tree) -> jax.Array:
         x = pinned(x + _attention(layer, normalise(x, layer["attention_scale"]), pins), "residual", pins)
-        return pinned(x + _experts(layer, normalise(x, layer["mlp_scale"]), pins), "residual", pins)
+        return pinned(x + _experts(layer, normalise(x, layer["mlp_scale"]), size, pins), "residual", pins)
 
     x = pinned(parameters["embedding"][tokens], "residual", pins)
     x = common.through(block, x, parameters["layers"])
@@ -76,12 +91,12 @@ def _attention(layer: Tree, x: jax.Array, pins: Pins) -> jax.Array:
     return common.causal_attention(query, key, value).reshape(x.shape) @ layer["attention_out"]
 
 
-def _experts(layer: Tree, x: jax.Array, pins: Pins) -> jax.Array:
+def _experts(layer: Tree, x: jax.Array, size: Size, pins: Pins) -> jax.Array:
     """Tokens in groups, [group, token, width], to their experts, [expert, group, slot, width], and back."""
-    tokens = x.reshape(-1, GROUP, WIDTH)
+    tokens = x.reshape(-1, size.group, size.width)
     gates = jax.nn.softmax((tokens @ layer["router"]).astype(jnp.float32))
     experts = gates.shape[-1]
-    combine = combine_weights(gates, capacity=max(4, 5 * GROUP // (2 * experts))).astype(
+    combine = combine_weights(gates, capacity=max(4, 5 * size.group // (2 * experts))).astype(
         x.dtype
     )  # two experts each, a quarter over
     given = pinned(jnp.einsum("gsec,gsd->egcd", (combine > 0).astype(x.dtype), tokens), "experts", pins)

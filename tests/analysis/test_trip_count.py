@@ -42,7 +42,7 @@ def _counted(counter: Counter) -> list[int] | None:
     return None
 
 
-def _trips(counter: Counter) -> int | None:
+def _by_counting(counter: Counter) -> int | None:
     values = _counted(counter)
     return None if values is None else len(values)
 
@@ -55,11 +55,11 @@ def test_every_small_counter(direction: str, low: int, high: int) -> None:
         for step in range(-high - 2, high + 3):
             for limit in range(low - 2, high + 3):
                 counter = Counter(direction, start, step, limit, low, high)
-                assert counter.trips == _trips(counter), counter
+                assert counter.trip_count == _by_counting(counter), counter
 
 
 @pytest.mark.parametrize(
-    ("start", "step", "limit", "trips"),
+    ("start", "step", "limit", "count"),
     [
         (10, -1, 5, 0),
         (0, 3, 127, 213),
@@ -71,15 +71,15 @@ def test_every_small_counter(direction: str, low: int, high: int) -> None:
         (0, 64, 127, None),
     ],
 )
-def test_counters_of_eight_bits(start: int, step: int, limit: int, trips: int | None) -> None:
+def test_counters_of_eight_bits(start: int, step: int, limit: int, count: int | None) -> None:
     counter = Counter("LT", start, step, limit, -128, 127)
-    assert counter.trips == trips == _trips(counter)
+    assert counter.trip_count == count == _by_counting(counter)
 
 
 def test_wide_counters_are_not_counted_out() -> None:
-    assert Counter("LT", 0, 1, 2**31 - 1, -(2**31), 2**31 - 1).trips == 2**31 - 1
-    assert Counter("LT", 0, -1, 5, -(2**31), 2**31 - 1).trips == 2**31 + 1
-    assert Counter("NE", 0, 3, 1, -(2**63), 2**63 - 1).trips == pow(3, -1, 2**64)
+    assert Counter("LT", 0, 1, 2**31 - 1, -(2**31), 2**31 - 1).trip_count == 2**31 - 1
+    assert Counter("LT", 0, -1, 5, -(2**31), 2**31 - 1).trip_count == 2**31 + 1
+    assert Counter("NE", 0, 3, 1, -(2**63), 2**63 - 1).trip_count == pow(3, -1, 2**64)
 
 
 @dataclass(frozen=True)
@@ -187,18 +187,18 @@ def _loop(text: str) -> tuple[ir.Module, ir.Operation]:
 @given(loops())
 def test_the_text_of_a_loop_says_how_often_it_runs(loop: Loop) -> None:
     _, op = _loop(loop.mlir())
-    assert trip_count(op) == _trips(loop.counter)
+    assert trip_count(op) == _by_counting(loop.counter)
     module = hlo.read(loop.hlo())
     entry = module.computations[module.entry]
-    assert hlo_trip_count.trip_count(module, entry, entry.instructions["w"]) == _trips(loop.counter)
+    assert hlo_trip_count.trip_count(module, entry, entry.instructions["w"]) == _by_counting(loop.counter)
 
 
 def _check_peeled(module: ir.Module, loop: ir.Operation, counter: Counter) -> None:
-    """Whether a loop without its last trip, and that trip behind it, compute what all trips compute."""
+    """Whether a loop without its last iteration, and that iteration after it, compute what all iterations compute."""
     values, counted = _counted(counter), peelable(loop)
     assert counted is not None
     assert values is not None
-    assert counted.trips == len(values)
+    assert counted.trip_count == len(values)
     with module.context:
         peel(loop, counted)
     (shorter,) = mlir.find(module.operation, ["stablehlo.while"])
@@ -226,7 +226,7 @@ def test_loops_of_every_direction_are_peeled(direction: str, start: int, step: i
 
 
 def test_a_loop_that_wraps_is_not_peeled_by_its_limit() -> None:
-    """It runs 213 times; no limit less one step ends it one trip earlier."""
+    """It runs 213 times; no limit less one step ends it one iteration earlier."""
     _module, op = _loop(Loop(Counter("LT", 0, 3, 127, -128, 127), 8, False, False, False).mlir())
     assert trip_count(op) == 213
     assert peelable(op) is None
@@ -236,7 +236,7 @@ def test_narrowing_hides_a_counter() -> None:
     """The test is of the counter's last 8 bits, which wrap where it does not."""
     loop = Loop(Counter("LT", 0, 64, 100, -(2**31), 2**31 - 1), 32, False, False, False).hlo()
     narrow = loop.replace("  %limit = s32[] constant(100)", "  %k = s8[] convert(%i)\n  %limit = s8[] constant(100)")
-    for text, trips in ((loop, 2), (narrow.replace("compare(%i", "compare(%k"), None)):
+    for text, count in ((loop, 2), (narrow.replace("compare(%i", "compare(%k"), None)):
         module = hlo.read(text)
         entry = module.computations[module.entry]
-        assert hlo_trip_count.trip_count(module, entry, entry.instructions["w"]) == trips
+        assert hlo_trip_count.trip_count(module, entry, entry.instructions["w"]) == count

@@ -47,7 +47,7 @@ def permuted(result: str, operand: str, kind: str) -> str:
 
 
 def loop(result: str, operand: str, kind: str = "tensor<4xf32>", communicated: Callable[..., str] = reduced) -> str:
-    """Three trips, a collective in each, and an operand that it hands on."""
+    """Three iterations, a collective in each, and an operand that it hands on."""
     return f"""{result}:3 = stablehlo.while(%i = %zero, %x = {operand}, %same = {operand}) : tensor<i32>, {kind}, {kind}
       cond {{
         %more = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
@@ -83,11 +83,11 @@ def module(body: str, results: list[tuple[str, str]], arguments: str) -> ir.Modu
 
 KIND = "tensor<4xf32>"
 BESIDE = {
-    "collective behind loop": (loop("%l", "%a") + reduced("\n%r", "%b", KIND), ["%l#1", "%r"]),
-    "loop behind collective": (reduced("%r", "%b", KIND) + "\n" + loop("%l", "%a"), ["%r", "%l#1"]),
-    "loop behind loop": (loop("%k", "%b") + "\n" + loop("%l", "%a"), ["%k#1", "%l#1"]),
-    "collective behind branch": (branch("%l", "%a") + reduced("\n%r", "%b", KIND), ["%l#1", "%r"]),
-    "branch behind collective": (reduced("%r", "%b", KIND) + "\n" + branch("%l", "%a"), ["%r", "%l#1"]),
+    "collective after loop": (loop("%l", "%a") + reduced("\n%r", "%b", KIND), ["%l#1", "%r"]),
+    "loop after collective": (reduced("%r", "%b", KIND) + "\n" + loop("%l", "%a"), ["%r", "%l#1"]),
+    "loop after loop": (loop("%k", "%b") + "\n" + loop("%l", "%a"), ["%k#1", "%l#1"]),
+    "collective after branch": (branch("%l", "%a") + reduced("\n%r", "%b", KIND), ["%l#1", "%r"]),
+    "branch after collective": (reduced("%r", "%b", KIND) + "\n" + branch("%l", "%a"), ["%r", "%l#1"]),
     "what a loop hands on": (loop("%l", "%a") + reduced("\n%r", "%l#2", KIND, "maximum"), ["%l#1", "%r"]),
     "between loops": (
         "\n".join(
@@ -101,13 +101,13 @@ BESIDE = {
 
 @pytest.mark.parametrize("name", BESIDE)
 def test_xla_keeps_the_order(name: str) -> None:
-    """In what XLA runs, too, each loop or branch waits for what is before it, and what is behind waits for it."""
+    """In what XLA runs, too, each loop or branch waits for what is before it, and what is after waits for it."""
     body, results = BESIDE[name]
     compiled = xla.compile_module(module(body, [(each, KIND) for each in results], f"%a: {KIND}, %b: {KIND}"), jax.devices())
     *entry, root = compiled.hlo_text().partition("\nENTRY ")[2].partition("\n}")[0].splitlines()[1:]
     read = {name: operands for name, _, operands in map(parsed, entry)}
     kinds = {name: kind for name, kind, _ in map(parsed, entry)}
-    in_order = [behind(each, read, kinds) for each in parsed(root)[2]]
+    in_order = [after(each, read, kinds) for each in parsed(root)[2]]
     for earlier, later in pairwise(in_order):
         if {kinds[earlier], kinds[later]} & {"while", "conditional"}:
             assert earlier in all_read(later, read)
@@ -122,7 +122,7 @@ def parsed(line: str) -> tuple[str, str, list[str]]:
     return found[1], found[2], re.findall(r"%([\w.\-]+)", found[3])
 
 
-def behind(name: str, read: dict[str, list[str]], kinds: dict[str, str]) -> str:
+def after(name: str, read: dict[str, list[str]], kinds: dict[str, str]) -> str:
     """What communicates of which an instruction is computed without another that does."""
     while kinds[name] not in ("while", "conditional", "all-reduce"):
         (name,) = read[name]
@@ -219,7 +219,7 @@ def test_many_runs() -> None:
 
 
 def side_by_side(width: int = 9, count: int = 24) -> ir.Module:
-    """A loop that reduces, in which several threads compute products, and behind it more reductions of other sizes than XLA
+    """A loop that reduces, in which several threads compute products, and after it more reductions of other sizes than XLA
     reuses the loop's memory for."""
     large, small = (f"tensor<{size}x{size}xf32>" for size, _ in SIZES)
     added = "applies stablehlo.add across dimensions = [0, 1]"
@@ -236,7 +236,7 @@ def side_by_side(width: int = 9, count: int = 24) -> ir.Module:
         f"%w{k} = stablehlo.tanh %d{k} : {large}"
         for k in range(width)
     ]
-    behind = [reduced(f"%r{k}", f"%c{k + 1}", small, "add" if k < 4 else "maximum", GROUPS[k % 4]) for k in range(count)]
+    after = [reduced(f"%r{k}", f"%c{k + 1}", small, "add" if k < 4 else "maximum", GROUPS[k % 4]) for k in range(count)]
     newline = "\n"
     body = f"""%nothing = stablehlo.constant dense<0.0> : tensor<f32>
       %many = stablehlo.constant dense<30> : tensor<i32>
@@ -256,6 +256,6 @@ def side_by_side(width: int = 9, count: int = 24) -> ir.Module:
         stablehlo.return %j, %y, {", ".join(f"%w{k}" for k in range(width))}
           : {", ".join(["tensor<i32>", *[large] * (width + 1)])}
       }}
-      {newline.join(behind)}"""
+      {newline.join(after)}"""
     results = [(f"%l#{k + 1}", large) for k in range(width + 1)] + [(f"%r{k}", small) for k in range(count)]
     return module(body, [*results, ("%start", large)], f"%a: {large}, %b: {small}")

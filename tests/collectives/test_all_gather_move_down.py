@@ -1,4 +1,4 @@
-"""Chains of operations behind all-gathers: computed on shards, where what comes out is no larger; and in linear work."""
+"""Chains of operations after all-gathers: computed on shards, where what comes out is no larger; and in linear work."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_same_numbers() -> None:
 
 
 def chains(count: int, length: int) -> ir.Module:
-    """Gathers, each with a chain of operations behind it that ends in less, and one that does not, on which all meet."""
+    """Gathers, each with a chain of operations after it that ends in less, and one that does not, on which all meet."""
     few, many = "tensor<2x8xbf16>", "tensor<16x8xbf16>"
     wide = many.replace("bf16", "f32")
     lines = []

@@ -36,5 +36,5 @@ def test_fewer_collectives_of_no_more_bytes(name: str) -> None:
     ours, before = (communication(hlo.read(each.as_text() or "")) for each in (with_them, without))
     assert ours.wire_bytes <= before.wire_bytes
     assert ours.executed <= before.executed
-    if name != "mlp_ws1d":  # which has one collective before each product and one behind
+    if name != "mlp_ws1d":  # which has one collective before each product and one after
         assert ours.executed < before.executed

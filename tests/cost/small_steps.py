@@ -49,7 +49,7 @@ def gather(name: str, shard: str) -> str:
     return f"%{name} = mesh.all_gather %{shard} on @m mesh_axes = [0] gather_axis = 0 : {SHARD} -> {TENSOR}\n"
 
 
-def five_trips(carried: dict[str, tuple[str, str]], body: str, handed: str) -> str:
+def five_iterations(carried: dict[str, tuple[str, str]], body: str, handed: str) -> str:
     """A loop that returns the first of what it `carried`: by name, what that begins as, and its type."""
     names = ", ".join(f"%{name} = %{first}" for name, (first, _) in carried.items())
     types = ", ".join(type_ for _, type_ in carried.values())

@@ -82,8 +82,8 @@ func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {{
 def test_what_a_loop_only_reads_keeps_its_buffer(start: str, read: str) -> None:
     """Nobody reads it afterwards, and yet the value that the loop computes is beside it, whatever it starts from."""
     module = ir.Module.parse(LAST_READ.format(start=start, read=read), context())
-    trip, loop = 4096, 4096 + 4096
-    assert loop + trip <= memory(main_function(module)).temporaries < loop + trip + 64
+    iteration, loop = 4096, 4096 + 4096
+    assert loop + iteration <= memory(main_function(module)).temporaries < loop + iteration + 64
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from meshbridge.cost.step import schedule
 from meshbridge.ir.mlir import main_function
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.machines.target import of_machine
-from tests.cost.small_steps import BYTES, GPUS, PRODUCT, SHARD, SIZE, TENSOR, five_trips, moving, predicted, product, read
+from tests.cost.small_steps import BYTES, GPUS, PRODUCT, SHARD, SIZE, TENSOR, five_iterations, moving, predicted, product, read
 
 
 def test_of_branches_the_dearest_counts() -> None:
@@ -122,8 +122,8 @@ def test_products_read_slices_in_place_on_tpus(machine: str, kernels: int) -> No
 def test_what_a_loop_only_reads_is_read_as_it_is_outside() -> None:
     """The mask is a broadcast: no buffer holds it, inside of the loop as little as outside."""
     mask = f"%mask = stablehlo.broadcast_in_dim %row, dims = [1] : (tensor<{SIZE}xbf16>) -> {TENSOR}\n"
-    trips = five_trips({"x": ("a", TENSOR), "m": ("mask", TENSOR)}, f"%y = stablehlo.add %x, %m : {TENSOR}", "%y, %m")
-    step = predicted(mask + trips, f"%a: {TENSOR}, %row: tensor<{SIZE}xbf16>", TENSOR)
+    iterations = five_iterations({"x": ("a", TENSOR), "m": ("mask", TENSOR)}, f"%y = stablehlo.add %x, %m : {TENSOR}", "%y, %m")
+    step = predicted(mask + iterations, f"%a: {TENSOR}, %row: tensor<{SIZE}xbf16>", TENSOR)
     assert step.seconds == pytest.approx(5 * moving(2), rel=1e-3)
 
 

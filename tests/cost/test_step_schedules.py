@@ -29,7 +29,7 @@ from tests.cost.small_steps import (
     SHARD,
     SIZE,
     TENSOR,
-    five_trips,
+    five_iterations,
     gather,
     gathered,
     predicted,
@@ -169,7 +169,7 @@ def test_pieces_of_an_all_to_all_are_brought_in_order(split: int, concat: int, c
     assert predict(module, of_machine("h100:1x1x8")).compute_seconds == 0
 
 
-LOOP = five_trips(
+LOOP = five_iterations(
     {"x": ("a", TENSOR), "v": ("s", SHARD), "u": ("b", TENSOR)},
     gather("w", "v") + product("y", "x", "u") + product("z", "y", "w"),
     "%z, %v, %u",

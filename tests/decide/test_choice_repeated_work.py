@@ -86,7 +86,7 @@ def test_small_steps_are_shared(name: str, machine: str) -> None:
     report = meshbridge.report(exported, machine=machine)
     work = json.loads(report.to_json())["work"]
     assert work["device"]["contractions"] <= 1.1 * work["needed"]["contractions"]
-    assert {collective.executions for collective in report.collectives} == {1}, "gradients are reduced once, behind the loop"
+    assert {collective.executions for collective in report.collectives} == {1}, "gradients are reduced once, after the loop"
     found = meshbridge.compile(exported, machine=machine)(parameters, batch)
     for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(step(parameters, batch)), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""What stands behind an optimisation barrier is computed again, and what it was gathered from is gathered again."""
+"""What stands after an optimisation barrier is computed again, and what it was gathered from is gathered again."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ def test_more_mutated_programs_compute_the_same(name: str, split: Callable[..., 
 def test_linear_operations_split_along_the_axes_of_their_partial_operands(
     option: list[list[str]], split: Callable[..., NamedSharding]
 ) -> None:
-    """The gradient of a weight is a sum over the batch, which its transposition would leave to be reduced behind it."""
+    """The gradient of a weight is a sum over the batch, which its transposition would leave to be reduced after it."""
     function, _, _ = PROGRAMS["train"]
     jitted = jax.jit(function, in_shardings=([split(None, "model"), split()], split("data")))
     generator = np.random.default_rng(0)

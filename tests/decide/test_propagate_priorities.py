@@ -53,7 +53,7 @@ def test_first_heard_decides(priorities: tuple[int, ...]) -> None:
 
 
 def test_annotations_stay() -> None:
-    """What is hidden for a while comes back: arguments lie as the user says, whatever the priorities."""
+    """What is hidden for a while comes back: arguments are sharded as the user says, whatever the priorities."""
     module = _program((2, 0, 1))
     partition_module(module, Options(emit="local"))
     main = next(op.operation for op in module.body.operations if op.operation.name == "func.func")

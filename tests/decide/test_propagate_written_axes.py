@@ -1,5 +1,5 @@
 """What the user wrote on a dimension stays in front of it, open or not, with or without priority; propagation and refinement only
-add axes behind it. Programs are drawn with annotations at every kind of place, and compared with numpy."""
+add axes after it. Programs are drawn with annotations at every kind of place, and compared with numpy."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ WIDTH, HIDDEN, HEADS = 128, 512, 4
 
 
 def block(x: Any, weights: Any, held: Any) -> Any:
-    """Attention over heads and two products, each behind a norm, tensor-parallel; the residual stream is whole along an axis."""
+    """Attention over heads and two products, each after a norm, tensor-parallel; the residual stream is whole along an axis."""
     scale, into, out_of, up, down = weights
 
     def normed(x: Any) -> Any:

@@ -47,7 +47,7 @@ CASES = {
     ),
     "an iota": (f"%z = stablehlo.iota dim = 1 : {T}{X_AND_Z}\n  %0 = stablehlo.negate %z : {T}", "%0, %z"),
     "a table": (f"%z0 = stablehlo.iota dim = 1 : {T}\n  %z = stablehlo.add %z0, %z0 : {T}{X_AND_Z}", "%z, %z0"),
-    "zeros behind a barrier": (f"{ZEROS}{X_AND_Z}\n  %0 = stablehlo.optimization_barrier %z : {T}", "%0, %z"),
+    "zeros after a barrier": (f"{ZEROS}{X_AND_Z}\n  %0 = stablehlo.optimization_barrier %z : {T}", "%0, %z"),
     "zeros with a constraint on one use": (
         f'{ZEROS}{X_AND_Z}\n  %0 = sdy.sharding_constraint %z <@m, [{{"y"}}, {{"x"}}]> : {T}\n  %1 = stablehlo.add %0, %z : {T}',
         "%0, %z",

@@ -164,7 +164,7 @@ def test_loops_keep_what_later_readers_want() -> None:
 
 
 def test_barriers_hand_on_each_value_for_itself() -> None:
-    """Two values that lie along the same axis go through one optimisation barrier: neither is gathered."""
+    """Two values that are sharded along the same axis go through one optimisation barrier: neither is gathered."""
 
     def held(x: jax.Array, w: jax.Array) -> jax.Array:
         x, w = jax.lax.optimization_barrier((jnp.sin(x), w))
@@ -174,8 +174,8 @@ def test_barriers_hand_on_each_value_for_itself() -> None:
     assert [collective.kind for collective in found] == ["all_reduce"]
 
 
-def test_what_a_loop_carries_is_gathered_again_behind_it() -> None:
-    """A thin matrix that is read whole in each of two steps and after them: kept whole, it need not be gathered in the end."""
+def test_what_a_loop_carries_is_gathered_again_after_it() -> None:
+    """A thin matrix that two steps and the end read replicated: it stays replicated, and need not be gathered in the end."""
 
     def train(x: jax.Array, thin: jax.Array) -> jax.Array:
         def step(thin: jax.Array, _: None) -> tuple[jax.Array, None]:

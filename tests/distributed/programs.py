@@ -129,7 +129,7 @@ func.func @main(%a: tensor<7x6xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"da
 
 
 def arrays(folder: str) -> None:
-    """Arrays that do not lie as the program takes them."""
+    """Arrays in other shardings than the program takes."""
     mesh = device_mesh()
     devices = jax.devices()
     value = numbers(7, 6)

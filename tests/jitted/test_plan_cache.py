@@ -115,7 +115,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "a bit at the end": lambda data: flipped(data, len(data) - 1),
     "truncated": lambda data: data[:-1],
     "the digest alone": lambda data: data[:32],
-    "more behind it": lambda data: data + b"\0",
+    "more after it": lambda data: data + b"\0",
     "a digest of the program alone": lambda data: hashlib.sha256(data[32:]).digest() + data[32:],
     "a digest of no program": lambda data: hashlib.sha256(b"").digest(),
 }

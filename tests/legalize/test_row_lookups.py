@@ -53,7 +53,7 @@ LOOKUPS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
 @pytest.mark.parametrize("name", [*UPDATES, *LOOKUPS])
 @pytest.mark.parametrize("index", ["int32", "uint8", "int8"])
 def test_numbers(name: str, index: str) -> None:
-    """Labels before the first element and behind the last are among them."""
+    """Labels before the first element and after the last are among them."""
     function = (UPDATES | LOOKUPS)[name]
     rng = np.random.default_rng(0)
     labels = rng.integers(0 if index == "uint8" else -WORDS // 2, 3 * WORDS // 2, ROWS).astype(index)

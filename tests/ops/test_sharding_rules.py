@@ -218,7 +218,7 @@ def test_gathered_factors(kind: str) -> None:
 
 
 def test_products_run_on_shards() -> None:
-    """Of a product, the major factor is split first; one behind a factor that stays whole is not."""
+    """Of a product, the major factor is split first; one after a factor that stays whole is not."""
     call = Call("merge", lambda x: np.swapaxes(x, 0, 1).reshape(-1, x.shape[2]))
     meshbridge.register_sharding_rule(call.name, "j i k -> (i j) k", need_replication_factors=["j"])
     call.check([floats(3, 4, 4)], [Spec(None, "b", "a")], Spec("b", "a"), ((3, 1, 2),), [])

@@ -135,7 +135,7 @@ def _annotate(module: ir.Module, mesh: Mesh, draw: random.Random, share: float) 
 
 LOCAL = pipeline.build(pipeline.Options(emit="local"))
 AS_ANNOTATED = LOCAL.replacing("decided")
-"""Without decisions: what is not annotated lies as its operands do."""
+"""Without decisions: what is not annotated is sharded as its operands are."""
 
 
 def _cases() -> list[Any]:

@@ -189,7 +189,7 @@ def test_the_most_expensive_branch_counts() -> None:
 
 
 def test_branches_within_branches_and_loops() -> None:
-    """In each of five trips, at most two all-reduces of eight numbers: the first of two branches within the second of two."""
+    """In each of 5 iterations at most two all-reduces of eight numbers: the first of two branches, within the second of two."""
     text = """
       mesh.mesh @m(shape = 4)
       func.func @main(%x: tensor<8xf32>, %p: tensor<i1>) -> tensor<8xf32> {

@@ -127,7 +127,7 @@ def sent(exported: export.Exported, dims: dict[str, int]) -> float:
 def test_formulas_are_what_concrete_programs_send(program: Callable[[Split, Any, Any], Made]) -> None:
     exported = artifact(program, MESHES[0])
     found = meshbridge.symbolic_report(exported, dims=dims_of(exported, BASE))
-    assert not found.held
+    assert not found.fixed
     assert {"data", "model", *found.dims} == set(found.base)
     assert found.wire_bytes.free_symbols
     assert found.at() == found.at(**BASE, data=2, model=4) if len(found.dims) == 2 else found.at() > 0
@@ -186,7 +186,7 @@ def test_axes_of_manual_computations_are_numbers() -> None:
         return lambda x: 2 * mapped(x), (held,), None, (shape(b, 64),)
 
     found = meshbridge.symbolic_report(artifact(manual, (2, 4)), dims={"b": 4})
-    assert found.held == {
+    assert found.fixed == {
         name: (size, "the program has manual computations along it") for name, size in (("data", 2), ("model", 4))
     }
     assert (str(found.wire_bytes), dict(found.base)) == ("192*b", {"b": 4})
@@ -204,7 +204,7 @@ def test_an_axis_of_which_parts_split_is_a_number() -> None:
 
     exported = artifact(folded, (2, 4))
     found = meshbridge.symbolic_report(exported, dims={"b": 4})
-    assert found.held == {"model": (4, "parts of it split tensors")}
+    assert found.fixed == {"model": (4, "parts of it split tensors")}
     for b in (4, 8, 20):
         assert found.at(b=b) == sent(exported, {"b": b}) > 0
 

@@ -267,9 +267,9 @@ class Writer:
         text = f"stablehlo.select {predicate.name}, {x.name}, {y.name} : {predicate.type}, "
         return self.emit(text, x.shape, x.element, np.where, predicate, x, y)
 
-    def loop(self, trips: int, starts: Sequence[Value], body: Callable[..., Sequence[Value]]) -> list[Value]:
+    def loop(self, iterations: int, starts: Sequence[Value], body: Callable[..., Sequence[Value]]) -> list[Value]:
         """A counted loop: `body` is given the counter and what it carries."""
-        zero, one, limit = (self.constant(number, (), "i32") for number in (0, 1, trips))
+        zero, one, limit = (self.constant(number, (), "i32") for number in (0, 1, iterations))
         self.count += 1
         name, types = f"%w{self.count}", ", ".join(["tensor<i32>", *(each.type for each in starts)])
         inside = [Value(f"{name}_{number}", each.shape, each.element) for number, each in enumerate((zero, *starts))]
@@ -287,7 +287,7 @@ class Writer:
 
         def step(known: dict[str, Array]) -> None:
             carried = [known[each.name] for each in (zero, *starts)]
-            for _ in range(trips):
+            for _ in range(iterations):
                 known.update(zip((each.name for each in inside), carried, strict=True))
                 for one_step in steps:
                     one_step(known)

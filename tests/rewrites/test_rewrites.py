@@ -66,7 +66,7 @@ ELSEWHERE = {
     "simplify": "MLIR's own",
     "local-program": "renames what a program of one device says",
     "lower-collectives": "tests/lowering/test_lower_collectives.py draws every collective against a simulator",
-    "optimize-collectives": "runs here for every machine, behind what each generator draws",
+    "optimize-collectives": "runs here for every machine, after what each generator draws",
     "order-collectives": "tests/backends/test_xla_cpu.py",
     "plain-stablehlo": "tests/lowering/test_plain_stablehlo.py",
     "raise-collectives": "tests/collectives/test_raise_collectives.py compares programs below `jax.shard_map` with `jax.jit`",

@@ -253,7 +253,7 @@ def test_what_annotations_lead_to_is_handed_on_as_it_came_in() -> None:
     program = half_annotated("moe_grad", slice(1, None, 2))
     alone = meshbridge.report(program, machine="v5e:2x4")
     plan = meshbridge.search(program, machine="v5e:2x4", seconds=0.001)
-    argument, result = alone.arguments[0], alone.results[1]  # its gradient, behind the loss
+    argument, result = alone.arguments[0], alone.results[1]  # its gradient, after the loss
     assert (argument.shape, argument.element_type) == (result.shape, result.element_type)
     assert argument.sharding != result.sharding
     assert plan.arguments[0].sharding == plan.results[1].sharding

@@ -20,7 +20,7 @@ TOKENS, WIDTH, HIDDEN = 16384, 4096, 11264
 
 
 def layer() -> jax.export.Exported:
-    """An MLP whose weights are sharded along "model", as its tokens are before and behind it."""
+    """An MLP whose weights are sharded along "model", as its tokens are before and after it."""
     mesh = Mesh(np.array(jax.devices()[:8]).reshape(2, 4), ("data", "model"))
     rows, first, second = (NamedSharding(mesh, spec) for spec in (P(("data", "model")), P(None, "model"), P("model")))
     middle = NamedSharding(mesh, P("data", "model"))

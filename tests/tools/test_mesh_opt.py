@@ -8,6 +8,7 @@ import pytest
 
 from meshbridge import pass_names, pipeline
 from meshbridge.ir.mlir import MeshError
+from meshbridge.ir.passes import PASSES
 from meshbridge.lowering.lower_collectives import LowerCollectives
 from meshbridge.tools import expectations, mesh_opt
 
@@ -31,6 +32,58 @@ def test_help_names_passes_and_options(capsys: pytest.CaptureFixture[str]) -> No
     for name in pass_names.registered_passes():
         assert f"--{name}" in printed
     assert "form: default exported" in printed
+
+
+PLUGIN = '''\
+from __future__ import annotations
+from dataclasses import dataclass
+from typing import ClassVar
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.passes import Pass, register
+
+@register
+@dataclass(frozen=True)
+class Rename(Pass):
+    """Renames the first function."""
+    name: ClassVar[str] = "rename-first"
+    to: str = "other"
+
+    def run(self, module: ir.Module) -> None:
+        with module.context:
+            module.body.operations[0].operation.attributes["sym_name"] = ir.StringAttr.get(self.to)
+'''
+
+
+@pytest.mark.parametrize(
+    "flags", [["--rename-first=to=it"], ["--pass-pipeline=rename-first{to=it}"], ["--mlir-print-ir-after=rename-first"]]
+)
+def test_a_plugin_adds_flags(flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program, plugin = tmp_path / "input", tmp_path / "plugin.py"
+    program.write_text("func.func @main() { return }")
+    plugin.write_text(PLUGIN)
+    with PASSES.restored():
+        command = [str(program), f"--load-pass-plugin={plugin}", "--load-pass-plugin", str(plugin), *flags]
+        assert mesh_opt.main(command) == 0, capsys.readouterr().err
+    assert ("@it" in capsys.readouterr().out) == ("to=it" in flags[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "message"),
+    [
+        (None, "", "FileNotFoundError: "),
+        ("a b", "", "SyntaxError: invalid syntax (plugin.py, line 1)"),
+        ("\n1 / 0", ":2", "ZeroDivisionError: division by zero"),
+        (PLUGIN.replace("rename-first", "simplify"), ":7", "MeshError: error: pass 'simplify' is registered already"),
+    ],
+)
+def test_a_plugin_that_fails_is_named(
+    text: str | None, at: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugin = tmp_path / "plugin.py"
+    if text is not None:
+        plugin.write_text(text)
+    assert mesh_opt.main([f"--load-pass-plugin={plugin}", "--rename-first"]) == 2
+    assert f"{plugin}{at}: error: cannot be executed as a pass plugin: {message}" in capsys.readouterr().err
 
 
 def test_pipeline_text() -> None:

@@ -78,7 +78,7 @@ OWN: dict[str, Callable[[], Program]] = {
 """Programs beside the catalogue, with masks that may leave nothing."""
 
 MEMORY = 8 * 10**9
-TRIPS = 1000
+ITERATION_LIMIT = 1000
 """More iterations than any loop of these programs has: a fault in a bound is found then, not waited for."""
 ROUNDING = 1e-5
 """Relative to the largest element of a result: more than float32 loses when a sum is taken in another order."""
@@ -325,7 +325,7 @@ class Subject:
         program = open_program(module)
         for run, (inputs, expected) in zip(self.runs, self.expected, strict=True):
             try:
-                results = program.evaluate(run.field, inputs, memory=MEMORY, trips=TRIPS)
+                results = program.evaluate(run.field, inputs, memory=MEMORY, iteration_limit=ITERATION_LIMIT)
             except MeshError:
                 return True  # copies of a shard that differ, an index beyond its table, a loop without an end
             if compare(expected, results):

@@ -26,7 +26,7 @@ class Counter:
     high: int
 
     @property
-    def trips(self) -> int | None:
+    def trip_count(self) -> int | None:
         """The number of iterations before the test fails; None if it never fails."""
         if self.direction == "EQ":
             return 0 if self.start != self.limit else None if self.wrapped(self.step) == 0 else 1

@@ -70,8 +70,8 @@ def _taken(op: ir.Operation, regions: list[list[Execution]], weigh: Weigh | None
 
 def _repeated(op: ir.Operation, whole: Mesh | None) -> int:
     if op.name == "stablehlo.while":
-        trips = trip_count(op)
-        return 1 if trips is None else trips
+        count = trip_count(op)
+        return 1 if count is None else count
     if op.name == MANUAL and whole is not None and MANUAL_AXES in op.attributes:
         return whole.group_size(integers(op.attributes[MANUAL_AXES]))
     return 1

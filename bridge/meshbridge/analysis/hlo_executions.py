@@ -64,13 +64,13 @@ class Executions:
     def _called(self, computation: Computation) -> Iterator[tuple[Instruction, list[Computation], int]]:
         for instruction in computation.instructions.values():
             if instruction.called:
-                yield instruction, self.module.called(instruction), self._trips(computation, instruction)
+                yield instruction, self.module.called(instruction), self._trip_count(computation, instruction)
 
-    def _trips(self, computation: Computation, instruction: Instruction) -> int:
+    def _trip_count(self, computation: Computation, instruction: Instruction) -> int:
         if instruction.opcode != "while":
             return 1
-        trips = trip_count(self.module, computation, instruction)
-        if trips is None:
+        count = trip_count(self.module, computation, instruction)
+        if count is None:
             self.unknown_loops.append(instruction.name)
             return 1
-        return trips
+        return count

@@ -116,7 +116,7 @@ class _HloLoop:
         start, end, step = self._start(counter.element), self._fixed(limit), self._step(counter.element)
         if start is None or end is None or step is None:
             return None
-        return Counter(direction, start, step, end, *counter.bounds).trips
+        return Counter(direction, start, step, end, *counter.bounds).trip_count
 
     def _returned(self, part: re.Pattern[str]) -> _HloValue:
         """The value that the condition or the body returns."""

@@ -18,7 +18,7 @@ class CountedLoop:
     counter: int
     limit_operand: int
     values: Counter
-    trips: int
+    trip_count: int
     """The trip count."""
 
 
@@ -26,7 +26,7 @@ def trip_count(op: ir.Operation) -> int | None:
     """The trip count of a `stablehlo.while` that adds a constant to a carried integer and compares that with a constant, like
     lax.scan's. Annotations between the operations are ignored."""
     loop = counted_loop(op)
-    return None if loop is None else loop.trips
+    return None if loop is None else loop.trip_count
 
 
 def counted_loop(op: ir.Operation) -> CountedLoop | None:
@@ -50,7 +50,7 @@ def _counted(op: ir.Operation, body: ir.Block, number: int, limit_operand: int, 
     if bounds is None or start is None or step is None:
         return None
     values = Counter(direction, start, step, limit, *bounds)
-    return None if values.trips is None else CountedLoop(number, limit_operand, values, values.trips)
+    return None if values.trip_count is None else CountedLoop(number, limit_operand, values, values.trip_count)
 
 
 def _number(block: ir.Block, value: ir.Value) -> int | None:

@@ -1,4 +1,4 @@
-"""XLA:CPU: it runs collectives in another order on each device. `order-collectives` fixes the order."""
+"""XLA:CPU: it runs collectives in another order on each device, and writes two-bit elements past the end of a gathered result."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import REGION_OPS, ir, terminator, walk
 from meshbridge.ir.passes import Pass, register
 
+JAXLIB = "jaxlib 0.10.2"
+
 _GROUPS = ("replica_groups", "source_target_pairs")
 """Attributes of collectives: who takes part."""
 
 
 @register
-@quirk("jaxlib 0.10.2", test="tests/backends/test_xla_cpu.py")
+@quirk(JAXLIB, test="tests/backends/test_xla_cpu.py")
 @dataclass(frozen=True)
 class OrderCollectives(Pass):
     """Makes collectives wait for the loops and branches of collectives before them, and these for the collectives before them.
@@ -201,3 +203,29 @@ def _bits(builder: Builder, value: ir.Value) -> ir.Value:
         return value
     bits = ir.IntegerType.get_signless(ir.FloatType(element).width)
     return builder.value("bitcast_convert", tensor(shape_of(value), bits), [value])
+
+
+@quirk(JAXLIB, test="tests/backends/test_xla_cpu_two_bits.py")
+def send_two_bits_as_bytes(collective: ir.Operation) -> None:
+    """Converts two-bit operands of a collective to bytes, and its results back: XLA:CPU gathers packed elements wrongly, and
+    writes past the end of the result. Elements of four bits arrive."""
+    for index, operand in enumerate(collective.operands):
+        if has_two_bits(operand):
+            collective.operands[index] = Builder.before(collective).convert(operand, _byte(operand))
+    for result in collective.results:
+        if has_two_bits(result):
+            packed = element_of(result)
+            result.set_type(tensor(shape_of(result), _byte(result)))
+            back = Builder.after(collective).op("convert", tensor(shape_of(result), packed), [result])
+            result.replace_all_uses_except(back.results[0], back)
+
+
+def has_two_bits(value: ir.Value) -> bool:
+    """True if the elements of `value` have two bits."""
+    element = element_of(value) if isinstance(value.type, ir.RankedTensorType) else None
+    return isinstance(element, ir.IntegerType) and element.width == 2
+
+
+def _byte(value: ir.Value) -> ir.Type:
+    unsigned = ir.IntegerType(element_of(value)).is_unsigned
+    return ir.IntegerType.get_unsigned(8) if unsigned else ir.IntegerType.get_signless(8)

@@ -78,8 +78,8 @@ def combine(rewriter: MeshRewriter, limit: int) -> bool:
     small = _small(rewriter, limit)
     different = drop_duplicates(small, rewriter)
     rewriter.finish()
-    turns: dict[ir.Value, tuple[object, int]] = {}
-    candidates = [Candidate(op, (kind.group_key, _turn(op, kind.group_key, turns)), kind.size) for op, kind in different]
+    hops: dict[ir.Value, tuple[object, int]] = {}
+    candidates = [Candidate(op, (kind.group_key, _hop(op, kind.group_key, hops)), kind.size) for op, kind in different]
     groups = group_independent(candidates, rewriter, limit)
     write = partial(_build_combined, rewriter=rewriter)
     combined = replace([CombinedCollectives([candidate.op for candidate in group], 1, write) for group in groups], rewriter)
@@ -136,7 +136,7 @@ def _kind(op: ir.Operation, rewriter: MeshRewriter, limit: int) -> _CombinableKi
     return _CombinableKind(duplicate_key(op), size, group_key)
 
 
-def _turn(op: ir.Operation, key: object, hops: dict[ir.Value, tuple[object, int]]) -> int:
+def _hop(op: ir.Operation, key: object, hops: dict[ir.Value, tuple[object, int]]) -> int:
     """The number of all-to-alls of one kind that relay the operand of `op` without computation between them: the first of several
     tensors' relays are combined, then the second. `hops` are those of earlier ones, by result."""
     if op.name != AllToAllOp.OPERATION_NAME:

@@ -89,9 +89,9 @@ class _Accumulation:
     def is_worth_it(self) -> bool:
         """True if communicating after the loop sends less than all iterations do: wider elements have more bytes."""
         source: ir.Type = self.collective.operands[0].type
-        trips = trip_count(self.loop)
+        count = trip_count(self.loop)
         return element_of(source) == element_of(self.type) or (
-            trips is not None and trips * type_bytes(source) > type_bytes(self.type)
+            count is not None and count * type_bytes(source) > type_bytes(self.type)
         )
 
 

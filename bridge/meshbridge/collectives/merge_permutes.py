@@ -254,7 +254,7 @@ class _LaunchWriter:
         buffers = [self._sent(lane, [length] if flat else None) for lane, length in zip(launch.lanes, lengths, strict=True)]
         value = self.builder.concatenate(buffers, 0) if flat else buffers[0]
         pairs = np.stack([launch.lanes[0].senders, launch.lanes[0].receivers], axis=1)
-        attrs = Groups().moves(self.mesh, axis_digits(self.mesh, self.axes), pairs)
+        attrs = Groups().permute(self.mesh, axis_digits(self.mesh, self.axes), pairs)
         received = self.builder.value("collective_permute", value.type, [value], attrs)
         start = 0
         for lane, length in zip(launch.lanes, lengths, strict=True):

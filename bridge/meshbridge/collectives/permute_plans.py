@@ -126,11 +126,11 @@ class Planner:
         slot = _occurrences(edges, self.count)
         lanes = _joined([LanePermute((lane,)) for lane in _lanes(edges, slot, permutes)], self.limit)
         exchange = LaneExchange(edges, slot, int(slot.max()) + 1, self.count)
-        ways = [apart, lanes]
-        if exchange.buffer <= max(self.limit, self.launch * (min(map(len, ways)) - 1)):
-            ways.append([exchange])
+        plans = [apart, lanes]
+        if exchange.buffer <= max(self.limit, self.launch * (min(map(len, plans)) - 1)):
+            plans.append([exchange])
         most = sum(launch.busiest_bytes for launch in apart)
-        return min((way for way in ways if sum(launch.busiest_bytes for launch in way) <= most), key=self._price)
+        return min((plan for plan in plans if sum(launch.busiest_bytes for launch in plan) <= most), key=self._price)
 
     def _price(self, launches: Sequence[Launch]) -> tuple[float, int]:
         """The total cost, then the number of launches."""

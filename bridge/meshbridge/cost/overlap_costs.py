@@ -178,15 +178,15 @@ class OverlapCosts:
         return (part * time.seconds + computing) / MARGIN - (step + (count - 1) * max(step, travel))
 
     def gain_of_overlapped_reduction(
-        self, scatter: ir.Operation, count: int, ways: int, dependent: Iterable[ir.Operation]
+        self, scatter: ir.Operation, count: int, directions: int, dependent: Iterable[ir.Operation]
     ) -> float:
-        """The gain if the sums of `count` blocks travel `ways` ways instead of in a reduce-scatter, while the device computes
-        independent operations (not those in `dependent`) and no other collective overlaps with these."""
+        """The gain if sums of `count` blocks travel in `directions` directions instead of in a reduce-scatter, while the
+        device computes independent operations (not those in `dependent`) and no other collective overlaps with these."""
         if issued_kind(scatter) in self.machine.async_collectives or "collective_permute" not in self.machine.async_collectives:
             return 0.0
         time, reduced = self.times[scatter], self._kernels(scatter.operands)
         began = max((self._end(op) for op in self._kernels(value for op in reduced for value in op.operands)), default=0.0)
-        travel = (count - 1) * ways * time.latency + sum(time.busy.values())
+        travel = (count - 1) * directions * time.latency + sum(time.busy.values())
         computing, sending = self._loads(scatter.block).since(began)
         for op in {scatter, *reduced, *dependent}:
             if self._is_load(op) and op.block == scatter.block and self.start(op) >= began:

@@ -288,7 +288,9 @@ class GraphBuilder:
         for index, yielded in enumerate(terminator.operands):
             self.identity(terminator, index, self.tensor(yielded), carried[index], inner, body)
             arguments = [block.arguments[index] for block in regions]
-            if (added := self._added_value(yielded, *arguments)) is not None:
+            if yielded == arguments[-1]:
+                self.graph.invariant.add(carried[index])
+            elif (added := self._added_value(yielded, *arguments)) is not None:
                 self._added[carried[index]] = added
                 self._reduce_less_often(added, weight, added.type)
             elif (row := self._row(yielded, *arguments)) is not None and is_splat(op.operands[index], 0):

@@ -87,7 +87,7 @@ class _MutationScript:
         if result is not None and operand is not None:
             raise self._error(op, "names a result and an operand, expected one of them")
         option = self._option(op, attributes["option"])
-        written = self._place(op)
+        written = self._location(op)
         return [Mutation(option, op_name, location, index, result, operand, written=written) for op_name in op_names]
 
     def _enter(self, op: ir.Operation) -> None:
@@ -160,9 +160,9 @@ class _MutationScript:
     def _no_option(self, op: ir.Operation, attribute: ir.Attribute) -> MeshError:
         return self._error(op, f'expected an option as in [[0], []] or [["data"], []], found {attribute}')
 
-    def _place(self, op: ir.Operation) -> str:
+    def _location(self, op: ir.Operation) -> str:
         at = location_of(op)
         return f"{self.filename}:{at.line}:{at.column}"
 
     def _error(self, op: ir.Operation, message: str) -> MeshError:
-        return MeshError(f"{self._place(op)}: error: '{op.name}' op {message}")
+        return MeshError(f"{self._location(op)}: error: '{op.name}' op {message}")

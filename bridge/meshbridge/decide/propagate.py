@@ -104,7 +104,7 @@ class Propagator:
         yield from [index for index, node in enumerate(graph.nodes) if node.kind.fixed_option is not None]
 
     def _walk(self, pending: bytearray, direction: int, enabled: bytearray) -> None:
-        """Visits the pending nodes in one direction, including those that become pending ahead; those behind stay pending."""
+        """Visits the pending nodes in one direction, including those that become pending ahead; others stay pending."""
         nodes, users = self.graph.nodes, self.graph.users
         position = pending.find(1) if direction > 0 else pending.rfind(1)
         while position >= 0:

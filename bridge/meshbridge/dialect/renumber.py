@@ -187,7 +187,7 @@ class _Renumbering:
             return
         steps = rotated(size, op.offset) if op.rotate else shifted(size, op.offset)
         if len(steps):
-            attrs = self.groups.moves(self.before, axis_digits(self.before, (axis,)), steps)
+            attrs = self.groups.permute(self.before, axis_digits(self.before, (axis,)), steps)
             self._replace(op.operation, "stablehlo.collective_permute", list(op.operation.operands), attrs)
         else:  # no device receives anything, so the result is undefined
             op.operation.results[0].replace_all_uses_with(op.input)

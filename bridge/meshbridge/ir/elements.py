@@ -36,7 +36,7 @@ DTYPES = {
 @lru_cache(maxsize=256)
 def element_bytes(dtype: str) -> float:
     """Bytes of one element of an MLIR element type in communication: whole bytes, but two 4-bit elements share one (2-bit
-    elements are sent as bytes, see `lowering/narrow.py`).
+    elements are sent as bytes, see `backends/xla_cpu.py`).
 
     Raises MeshError for a type without a size.
     """

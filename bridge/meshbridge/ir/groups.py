@@ -112,7 +112,7 @@ class Groups:
             attrs["use_global_device_ids"] = ir.UnitAttr.get()
         return attrs
 
-    def moves(self, mesh: Mesh, digits: Digits, steps: Steps) -> Attributes:
+    def permute(self, mesh: Mesh, digits: Digits, steps: Steps) -> Attributes:
         """The attributes of a collective_permute with the same steps in every group."""
 
         def pairs() -> ir.Attribute:

@@ -62,28 +62,28 @@ Levels = tuple[Digits, ...]
 
 
 class Relayed(NamedTuple):
-    """The all-to-alls that replace permutes of buffers of `elements`, in each of several ways."""
+    """The all-to-alls that replace permutes of buffers of `elements`, in each of several variants."""
 
     elements: float
-    ways: tuple[tuple[RelayedAllToAll, ...], ...]
+    variants: tuple[tuple[RelayedAllToAll, ...], ...]
 
     @property
     def sent(self) -> tuple[int, int]:
-        """Elements that each device receives, and the number of all-to-alls, of the best way."""
+        """Elements that each device receives, and the number of all-to-alls, of the best variant."""
         _, received, launches, _ = self._best
         return received, launches
 
     @property
     def best(self) -> int:
-        """The index of the best way; the first of equal ones."""
+        """The index of the best variant; the first of equal ones."""
         return self._best[3]
 
     @property
     def _best(self) -> tuple[int, int, int, int]:
         elements, totals = round(self.elements), []
-        for number, way in enumerate(self.ways):
+        for number, variant in enumerate(self.variants):
             received = launches = 0
-            for exchange in way:
+            for exchange in variant:
                 received += exchange.received(elements)
                 launches += exchange.launches
             totals.append((received + LAUNCH * launches, received, launches, number))
@@ -91,16 +91,16 @@ class Relayed(NamedTuple):
 
     def times(self, factor: float) -> Relayed:
         """The same for a buffer `factor` times as large."""
-        return Relayed(self.elements * factor, self.ways)
+        return Relayed(self.elements * factor, self.variants)
 
 
 @lru_cache(maxsize=1 << 12)
 def relabelled(sources: Digits, targets: Digits) -> tuple[tuple[RelayedAllToAll, ...], ...]:
-    """The ways of a relabelling (`steps.Permute`): two all-to-alls of all devices, or lists of swaps."""
+    """The variants of a relabelling (`steps.Permute`): two all-to-alls of all devices, or lists of swaps."""
     lists = swaps(sources, targets)
     return (
         (RelayedAllToAll(2, group_size(sources)),),
-        *(_exchanges([over for swap in way for over in swap.over]) for way in lists),
+        *(_exchanges([over for swap in each for over in swap.over]) for each in lists),
     )
 
 
@@ -147,9 +147,9 @@ def _swap(pairs: list[tuple[Digit, Digit]]) -> Swap:
 def levels(digits: Digits, offset: int) -> tuple[Levels, ...]:
     """Ways to divide the number along `digits` into levels for a shift by `offset`: the innermost level is larger than that."""
     parts = [part for digit in reversed(digits) for part in reversed(_prime_parts(digit))]
-    ways: dict[Levels, None] = {}
+    variants: dict[Levels, None] = {}
     least = 2
-    while not ways or len(next(reversed(ways))) > 1:
+    while not variants or len(next(reversed(variants))) > 1:
         divided: list[Digits] = []
         for part in parts:
             most = max(least, abs(offset) + 1) if len(divided) == 1 else least
@@ -157,14 +157,14 @@ def levels(digits: Digits, offset: int) -> tuple[Levels, ...]:
                 divided[-1] = (part, *divided[-1])
             else:
                 divided.append((part,))
-        ways[tuple(divided)] = None
+        variants[tuple(divided)] = None
         least *= 2
-    return tuple(reversed(ways))
+    return tuple(reversed(variants))
 
 
 def shifted(elements: float, divided: tuple[Levels, ...]) -> Relayed:
     """The all-to-alls of a shift of a buffer of `elements`, `divided` into levels in one of these ways."""
-    return Relayed(elements, tuple(_exchanges([level for level in way for _ in range(2)]) for way in divided))
+    return Relayed(elements, tuple(_exchanges([level for level in each for _ in range(2)]) for each in divided))
 
 
 def _prime_parts(digit: Digit) -> Digits:

@@ -30,11 +30,11 @@ def shift(
     count = group_size(digits)
     if groups.lists(mesh):
         steps = rotated(count, offset) if rotate else shifted(count, offset)
-        return emit.value("collective_permute", value.type, [value], groups.moves(mesh, digits, steps))
+        return emit.value("collective_permute", value.type, [value], groups.permute(mesh, digits, steps))
     if rotate:
         offset = (offset + count // 2) % count - count // 2
-    ways = relays.levels(digits, offset)
-    inner, *outer = ways[relays.shifted(prod(shape_of(value)), ways).best]
+    variants = relays.levels(digits, offset)
+    inner, *outer = variants[relays.shifted(prod(shape_of(value)), variants).best]
     value = _shift(emit, value, mesh, inner, offset, groups, wraps=rotate or bool(outer))
     for level in outer:
         from_next = _wrapped(positions.along(mesh, inner, emit), group_size(inner), offset, emit)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
+from meshbridge.backends import xla_cpu
 from meshbridge.dialect import attributes
 from meshbridge.dialect.module_mesh import mesh_ops, refuse_too_many
 from meshbridge.dialect.ops import BOUNDARY_MESH, OPERATION_NAMES, OPTION, RESULT_SPLIT, MeshOpView, ShardShapeOp
@@ -32,7 +33,6 @@ from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.lowering import exchanges, neighbours, reductions, rooted  # noqa: F401  they fill LOWERINGS
 from meshbridge.lowering.indices import definition_of_sharding, sharding_of
 from meshbridge.lowering.messages import MESSAGES, SendRecv, lower_pair, pairs
-from meshbridge.lowering.narrow import is_narrow, widen
 from meshbridge.lowering.replicas import BY_PARTITION, by_replica
 from meshbridge.lowering.scalars import (
     FORMS,
@@ -145,7 +145,7 @@ class _Lowering:
         if (kind := self._kinds.get(key)) is None:
             kind = self._kinds[key] = self._kind(op)
         if kind.is_narrow:
-            widen(op)
+            xla_cpu.send_two_bits_as_bytes(op)
         if kind.gives_scalars:
             check_users(op.results)
         results, builder = op.results, self._builder(op)
@@ -169,7 +169,7 @@ class _Lowering:
         if (lowering := LOWERINGS.get(op.name)) is None:
             raise OpError(op, "has no lowering to StableHLO")
         view = _view(op)
-        mesh, narrow = self._mesh(view), any(map(is_narrow, (*op.operands, *op.results)))
+        mesh, narrow = self._mesh(view), any(map(xla_cpu.has_two_bits, (*op.operands, *op.results)))
         scalars = any(is_scalar(result.type) for result in op.results)
         unary = len(op.operands) == len(op.results) == 1 and not isinstance(view, ShardShapeOp)
         return _OpKind(lowering, mesh, _group_axes(view, mesh), narrow, scalars, unary)
@@ -228,7 +228,7 @@ def _pairs(ops: list[ir.Operation], names: list[str]) -> dict[int, SendRecv]:
     blocks: dict[ir.Block, list[int]] = {}
     for number, name in enumerate(names):
         if name in MESSAGES:
-            widen(ops[number])
+            xla_cpu.send_two_bits_as_bytes(ops[number])
             blocks.setdefault(ops[number].block, []).append(number)
     return {
         numbers[place]: pair

@@ -93,7 +93,7 @@ class _NanFacts:
         """True if the whole row is NaN on all devices."""
         return self.where == frozenset() and not self.axes
 
-    def settled(self) -> _NanFacts:
+    def without_certain(self) -> _NanFacts:
         """The same facts; a value that is NaN in any case does not differ."""
         return replace(self, differs=False) if self.is_nan else self
 
@@ -137,7 +137,9 @@ class _MaximumRows:
             result_facts = [result]
         else:
             return not any(facts and facts.differs for facts in operand_facts)
-        return all(self._add(value, facts.settled()) for value, facts in zip(op.results, result_facts, strict=True) if facts)
+        return all(
+            self._add(value, facts.without_certain()) for value, facts in zip(op.results, result_facts, strict=True) if facts
+        )
 
     def _add(self, value: ir.Value, facts: _NanFacts) -> bool:
         """Records facts about `value`, and its readers; False if it may differ and is read in another block."""
@@ -228,10 +230,10 @@ def _transfer_operand(op: ir.Operation, number: int, facts: _NanFacts) -> _NanFa
     rows = [result_dim(op, number, dim) for dim in facts.rows]
     if None in rows:
         return None
-    places = [result_dim(op, number, dim) for dim in facts.where or ()]
+    dims = [result_dim(op, number, dim) for dim in facts.where or ()]
     # A sum or product drops the dimensions that it reduces; a reshape that merges a dimension loses its facts.
-    lost = facts.where is None or (op.name == RESHAPE and None in places)
-    where = None if lost else frozenset(place for place in places if place is not None)
+    lost = facts.where is None or (op.name == RESHAPE and None in dims)
+    where = None if lost else frozenset(dim for dim in dims if dim is not None)
     return replace(facts, rows=tuple(row for row in rows if row is not None), where=where)
 
 

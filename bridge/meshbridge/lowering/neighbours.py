@@ -75,7 +75,7 @@ def _halos(op: UpdateHaloOp, site: Site) -> list[Halo]:
     halos = []
     for (dim, axes), before, after in zip(split, sizes[0::2], sizes[1::2], strict=False):
         if not isinstance(before, int) or not isinstance(after, int):
-            hint = "give the largest sizes as constants, halo_sizes = [1, 2], and slice what is wanted behind it"
+            hint = "give the largest sizes as constants, halo_sizes = [1, 2], and slice what is wanted after it"
             raise site.error("needs constant halo sizes: they decide what XLA's permutes carry", hint)
         core = shape[dim] - before - after if dim < len(shape) else 0
         if min(before, after) < 0 or core < 1:

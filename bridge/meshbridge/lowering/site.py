@@ -58,7 +58,7 @@ class Site:
 
     def permute(self, value: ir.Value, steps: Steps) -> ir.Value:
         """Permutes `value` within each group by `steps`, which are not empty; members that receive nothing get zeros."""
-        attrs = self.groups.moves(self.mesh, self.digits, steps)
+        attrs = self.groups.permute(self.mesh, self.digits, steps)
         return self.builder.value("collective_permute", value.type, [value], attrs)
 
     def shifted(self, value: ir.Value, offset: int, *, rotate: bool = False) -> ir.Value:

@@ -344,7 +344,7 @@ def _read(path: Path, text: str) -> Machine:
         raise MeshError(f"{path}: error: step.two_stage: expected some of {', '.join(SLICES)}, found {unknown[0]!r}")
     options = _options(path, read.get("options", {}))
     best = _best(path, step.get("best", {}), options)
-    links = {place: _link(path, f"{place}.", read[place]) for place in ("link", *_LINKS) if place in read}
+    links = {section: _link(path, f"{section}.", read[section]) for section in ("link", *_LINKS) if section in read}
     if read["devices_per_chip"] > 1 and "chip" not in links:
         raise MeshError(f"{path}: error: chip is missing: it says what connects the {read['devices_per_chip']} devices of one")
     if read["platform"] not in PLATFORMS:
@@ -403,9 +403,9 @@ def _best(path: Path, found: Mapping[str, Any], options: Mapping[str, Mapping[st
     return {key: tuple(value) if key == "async_collectives" else value for key, value in found.items()}
 
 
-def _check_issued(path: Path, place: str, found: Sequence[Any]) -> None:
+def _check_issued(path: Path, section: str, found: Sequence[Any]) -> None:
     if unknown := [kind for kind in found if kind not in ISSUED]:
-        raise MeshError(f"{path}: error: {place}: expected some of {', '.join(ISSUED)}, found {unknown[0]!r}")
+        raise MeshError(f"{path}: error: {section}: expected some of {', '.join(ISSUED)}, found {unknown[0]!r}")
 
 
 def _options(path: Path, found: Mapping[str, Any]) -> Mapping[str, Mapping[str, OptionValue]]:
@@ -418,29 +418,29 @@ def _options(path: Path, found: Mapping[str, Any]) -> Mapping[str, Mapping[str, 
     return found
 
 
-def _link(path: Path, place: str, found: Mapping[str, Any]) -> Link:
+def _link(path: Path, section: str, found: Mapping[str, Any]) -> Link:
     """A section on links. Raises MeshError."""
     expected = _NETWORK_KEYS
-    if place == "link.":
+    if section == "link.":
         if found.get("kind") not in _LINK_KEYS:
             raise MeshError(f"{path}: error: link.kind: expected {' or '.join(_LINK_KEYS)}, found {found.get('kind')!r}")
         expected = _LINK_KEYS[found["kind"]]
-    _check(path, place, found, expected)
+    _check(path, section, found, expected)
     for key, value in found.items():
         if expected[key] in (int, float) and value <= 0:
-            raise MeshError(f"{path}: error: {place}{key}: expected a positive number, found {value!r}")
-    _check_share(path, f"{place}efficiency", found["efficiency"])
+            raise MeshError(f"{path}: error: {section}{key}: expected a positive number, found {value!r}")
+    _check_share(path, f"{section}efficiency", found["efficiency"])
     return Link(**{key: value for key, value in found.items() if key not in ("kind", "source")})
 
 
-def _check_share(path: Path, place: str, found: float) -> None:
+def _check_share(path: Path, section: str, found: float) -> None:
     if not 0 < found <= 1:
-        raise MeshError(f"{path}: error: {place}: expected a number above 0 and of at most 1, found {found!r}")
+        raise MeshError(f"{path}: error: {section}: expected a number above 0 and of at most 1, found {found!r}")
 
 
 def _check(
     path: Path,
-    place: str,
+    section: str,
     found: Mapping[str, Any],
     expected: Mapping[str, type],
     may_lack: Mapping[str, type] = MappingProxyType({}),
@@ -449,16 +449,16 @@ def _check(
     a float, too. A key that has been renamed is an error that says its name now."""
     known = {**expected, **may_lack}
     for key in found:
-        if key not in known and (name := _RENAMED.get(f"{place.replace('step.best.', 'step.')}{key}")) is not None:
-            raise MeshError(f"{path}: error: {place}{key}: `{key}` is now `{name}`")
+        if key not in known and (name := _RENAMED.get(f"{section.replace('step.best.', 'step.')}{key}")) is not None:
+            raise MeshError(f"{path}: error: {section}{key}: `{key}` is now `{name}`")
     for key in [*expected, *found]:
         if key not in found:
-            raise MeshError(f"{path}: error: {place}{key} is missing")
+            raise MeshError(f"{path}: error: {section}{key} is missing")
         if key not in known:
-            raise MeshError(f"{path}: error: unknown key {place}{key}, expected {', '.join(known)}")
+            raise MeshError(f"{path}: error: unknown key {section}{key}, expected {', '.join(known)}")
         kinds = (int, float) if known[key] is float else known[key]
         if not isinstance(found[key], kinds) or (isinstance(found[key], bool) and known[key] not in (bool, object)):
-            raise MeshError(f"{path}: error: {place}{key}: expected {_WORDS[known[key]]}, found {found[key]!r}")
+            raise MeshError(f"{path}: error: {section}{key}: expected {_WORDS[known[key]]}, found {found[key]!r}")
 
 
 _RENAMED = {

@@ -115,8 +115,8 @@ def _of_transpose(op: ir.Operation) -> ResultDims:
 def _of_reshape(op: ir.Operation) -> ResultDims:
     """Dimensions of several indices that stand at the same place in memory."""
     before, after = shape_of(op.operands[0]), shape_of(op.results[0])
-    places = {(size, prod(after[:dim])): dim for dim, size in enumerate(after) if size != 1}
-    return (tuple(places.get((size, prod(before[:dim]))) for dim, size in enumerate(before)),)
+    dims = {(size, prod(after[:dim])): dim for dim, size in enumerate(after) if size != 1}
+    return (tuple(dims.get((size, prod(before[:dim]))) for dim, size in enumerate(before)),)
 
 
 def _of_concatenate(op: ir.Operation) -> ResultDims:

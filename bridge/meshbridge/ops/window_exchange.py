@@ -167,7 +167,7 @@ class _ExchangeSite:
         if not groups.lists(mesh) and (offset := permute.offset):
             return shift(builder, piece, mesh, digits, offset, groups, Positions())
         steps = np.stack([permute.senders, permute.receivers], axis=1)
-        return builder.value("collective_permute", piece.type, [piece], groups.moves(mesh, digits, steps))
+        return builder.value("collective_permute", piece.type, [piece], groups.permute(mesh, digits, steps))
 
     def _keep_inside(self, piece: ir.Value, distance: int, fill: ir.Value) -> ir.Value:
         """`fill` on devices that have no neighbour at that distance."""

@@ -71,7 +71,7 @@ class Formulas:
     "The sizes that the plan is made for: first of the symbolic dimensions, then of the axes that are symbols."
     dims: tuple[str, ...]
     "The symbols that are dimensions of the program."
-    held: Mapping[str, tuple[int, str]]
+    fixed: Mapping[str, tuple[int, str]]
     "Axes that are no symbols: their size, and why."
     unknown_loops: tuple[SourceLocation, ...]
     "Loops without a known trip count: their bodies are counted once."
@@ -101,7 +101,7 @@ class Formulas:
         text.append(f"total: {self.wire_bytes} bytes on the wire per device and step")
         chosen = ", ".join(f"{name}={size}" for name, size in self.base.items())
         text.append(f"of the plan for {chosen or 'these sizes'}; they hold where axes divide what they split")
-        text += [f"{name} is taken as {size}: {why}" for name, (size, why) in self.held.items()]
+        text += [f"{name} is taken as {size}: {why}" for name, (size, why) in self.fixed.items()]
         text += [f"counted once, for want of a trip count: the loop at {at}" for at in self.unknown_loops]
         return joined(text)
 
@@ -110,7 +110,7 @@ class Formulas:
         whole = {
             "base": dict(self.base),
             "dims": list(self.dims),
-            "held": {name: {"size": size, "why": why} for name, (size, why) in self.held.items()},
+            "fixed": {name: {"size": size, "why": why} for name, (size, why) in self.fixed.items()},
             "wire_bytes": str(self.wire_bytes),
             "by_kind": {kind: str(expression) for kind, expression in self.by_kind().items()},
             "collectives": [
@@ -140,9 +140,9 @@ def formulas(read: Read, dims: Mapping[str, int], options: Options) -> Formulas:
         except MeshError as error:
             errors.append(error)
             continue
-        if best is None or len(attempt.held) < len(best.held):
+        if best is None or len(attempt.fixed) < len(best.fixed):
             best = attempt
-        if not set(best.held) - set(plan.held):
+        if not set(best.fixed) - set(plan.fixed):
             break
     if best is None:
         raise errors[0]
@@ -151,7 +151,7 @@ def formulas(read: Read, dims: Mapping[str, int], options: Options) -> Formulas:
 
 def _formulas_around(plan: _BasePlan, factor: int) -> Formulas:
     """The formulas from sizes around `factor` times the base. Axes without a formula keep their sizes."""
-    fixed = dict(plan.held)
+    fixed = dict(plan.fixed)
     while True:
         try:
             return _FormulaFit(plan, factor, fixed).formulas()
@@ -208,8 +208,8 @@ class _BasePlan:
         after = find_mesh(module)
         assert after is not None
         self.before, self.mesh = before, after
-        self.held = _fixed_axes(module, self.mesh)
-        self.axes = {name: self.mesh.group_size(run) for name, run in self.mesh.runs.items() if name not in self.held}
+        self.fixed = _fixed_axes(module, self.mesh)
+        self.axes = {name: self.mesh.group_size(run) for name, run in self.mesh.runs.items() if name not in self.fixed}
         if clash := sorted(set(self.axes) & set(self.dims)):
             raise MeshError(f"error: '{clash[0]}' is a symbolic dimension and an axis of the mesh, expected different names")
         self.base = self.dims | self.axes
@@ -257,7 +257,7 @@ class _BasePlan:
 
     def devices(self, row: FormulaRow, point: Point) -> int:
         """The number of devices in a group of a row."""
-        sizes = dict(zip(self.base, point, strict=True)) | {name: size for name, (size, _) in self.held.items()}
+        sizes = dict(zip(self.base, point, strict=True)) | {name: size for name, (size, _) in self.fixed.items()}
         return prod(sizes[axis] if axis in sizes else _sub_axis_size(axis) for axis in row.axes)
 
 
@@ -376,7 +376,7 @@ class _FormulaFit:
         sizes = list(plan.base.values())
         self.reference: Point = tuple([factor * size for size in sizes[:count]] + sizes[count:])
         self.rows = plan.rows(self.reference)
-        self.held = dict(fixed)
+        self.fixed = dict(fixed)
         self.refused: list[str] = []
         self.sizes = [self._sizes(number) for number in range(len(self.names))]
         self.symbols = [_sympy().Symbol(name, integer=True, positive=True) for name in self.names]
@@ -384,7 +384,7 @@ class _FormulaFit:
     def _sizes(self, number: int) -> list[int]:
         """Sizes of one symbol, the reference first, with the same plan; an axis without another such size is fixed."""
         sizes = [self.reference[number]]
-        if self.names[number] in self.held:
+        if self.names[number] in self.fixed:
             return sizes
         wanted = _POINTS[self.is_axis[number]]
         for times in _TIMES:
@@ -397,7 +397,7 @@ class _FormulaFit:
         if not self.is_axis[number]:
             text = f"error: no other size of the symbolic dimension '{name}' than {sizes[0]} has the same plan"
             raise MeshError("\n  hint: ".join([text, *self.refused[-1:]]))
-        self.held[name] = (sizes[0], "no other size that was tried divides what it splits")
+        self.fixed[name] = (sizes[0], "no other size that was tried divides what it splits")
         return sizes
 
     def _with(self, changed: Mapping[int, int]) -> Point:
@@ -419,12 +419,12 @@ class _FormulaFit:
             if expression is None:
                 where = f"{row.kind} over {','.join(row.axes) or 'no axes'} at {row.location}"
                 hint = "choose other sizes for the plan, with --dims, that the axes of the mesh divide"
-                symbols = ", ".join(name for name in self.names if name not in self.held) or "sizes"
+                symbols = ", ".join(name for name in self.names if name not in self.fixed) or "sizes"
                 raise _NoFormulaError(row, f"error: the bytes of the {where} are no polynomial of {symbols}\n  hint: {hint}")
             rows.append(Formula(*row, _pretty(expression)))
-        free = [name for name in self.names if name not in self.held]
+        free = [name for name in self.names if name not in self.fixed]
         base = {name: size for name, size in self.plan.base.items() if name in free}
-        return Formulas(tuple(rows), base, tuple(self.plan.dims), self.held, self.plan.unknown_loops)
+        return Formulas(tuple(rows), base, tuple(self.plan.dims), self.fixed, self.plan.unknown_loops)
 
     def _expression(self, row: FormulaRow) -> Any:
         """The formula of a row; None if it has none."""
@@ -450,10 +450,10 @@ class _FormulaFit:
             return _sympy().Integer(1)
         sizes: list[Any] = []
         for axis in row.axes:
-            if axis in self.names and axis not in self.held:
+            if axis in self.names and axis not in self.fixed:
                 sizes.append(self.symbols[self.names.index(axis)])
             else:
-                sizes.append(_sympy().Integer(self.held[axis][0] if axis in self.held else _sub_axis_size(axis)))
+                sizes.append(_sympy().Integer(self.fixed[axis][0] if axis in self.fixed else _sub_axis_size(axis)))
         devices = prod(sizes, start=_sympy().Integer(1))
         return _RING[row.kind] * (devices - 1) / devices
 

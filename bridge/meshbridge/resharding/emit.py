@@ -227,7 +227,7 @@ def _rows_by_permutes(step: s.Reblock, sent: dict[int, ir.Value], site: StepSite
     count, away = group_size(step.digits), -1 if step.shift > 0 else 1
     moves = [shifted(count, away * distance) for distance in range(1, len(step.pieces) + 1)]
     return [
-        site.permute(sent[size], site.groups.moves(site.mesh, step.digits, steps))
+        site.permute(sent[size], site.groups.permute(site.mesh, step.digits, steps))
         for size, steps in zip(step.pieces, moves, strict=True)
     ]
 

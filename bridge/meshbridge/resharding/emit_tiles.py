@@ -61,7 +61,7 @@ class _TileExchangeEmitter:
                 (shape,) = shapes
                 shapes, shift[round_.longest] = [(*shape[: round_.longest], length, *shape[round_.longest + 1 :])], start
             start += length
-            tile, moves = self._sent(round_, shapes, shift), self.site.groups.moves(self.site.mesh, self.step.digits, pairs)
+            tile, moves = self._sent(round_, shapes, shift), self.site.groups.permute(self.site.mesh, self.step.digits, pairs)
             self.arrived = arrived = self.site.permute(tile, moves)
             for tiles, shape in zip(round_.tiles, shapes, strict=True):
                 self._put(tiles, shape, shift, self.emit.reshape(arrived, shape))

@@ -32,8 +32,8 @@ class Rates(Protocol):
 
 @lru_cache(maxsize=1 << 16)
 def link_cost(mesh: Mesh, source: Sharding, target: Sharding, rates: Rates) -> LinkCost:
-    """The slowness of resharding from `source` to `target`. A sub-axis is as slow as its axis. If there are several collectives,
-    the slowest counts."""
+    """The cost of the links on which `source` is resharded to `target`. A sub-axis is as slow as its axis. If there are several
+    collectives, the slowest counts."""
     exchanged, gathered = _moved(source, target)
     cost = LinkCost()
     if names := _names(mesh, exchanged):

@@ -85,9 +85,9 @@ def candidate_between(
 ) -> PlanCandidate:
     """The candidate between two shardings without halos and offsets: of the even pair, or the best of an uneven one."""
     if is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes):
-        way = even_candidate(shape, dtype, mesh, source, target, options)
-        if way is not None:
-            return way
+        candidate = even_candidate(shape, dtype, mesh, source, target, options)
+        if candidate is not None:
+            return candidate
     return best_candidate(shape, dtype, mesh, source, target, options)
 
 
@@ -96,8 +96,8 @@ def best_candidate(
     shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: PlanOptions
 ) -> PlanCandidate:
     """The candidate of the least modelled time between two shardings without halos and offsets; the first among equals."""
-    ways, stops = _ways(shape, dtype, mesh, source, target, options)
-    best = min(ways, key=lambda way: way.seconds(dtype, options), default=None)
+    candidates, stops = _candidates(shape, dtype, mesh, source, target, options)
+    best = min(candidates, key=lambda candidate: candidate.seconds(dtype, options), default=None)
     for between in stops:
         limit = inf if best is None else best.seconds(dtype, options)
         if options.beta * element_bytes(dtype) * _least(shape, mesh, source, between, target) >= limit:
@@ -131,7 +131,7 @@ def even_candidate(
             continue
         if to_stop := _even_leg(mesh, zip(shape, source.split_axes, between.split_axes, strict=True), reduced, copied, options):
             with_stop = _then(to_stop[0].times(1), best_candidate(shape, dtype, mesh, between, target, options), between)
-            best = min(best, with_stop, key=lambda way: (way.busiest, way.launches if options.alpha else 0, way.received))
+            best = min(best, with_stop, key=lambda each: (each.busiest, each.launches if options.alpha else 0, each.received))
     return best
 
 
@@ -145,7 +145,7 @@ def _even_leg(
     return PlanCandidate("padded", price.busiest, price.average, price.launches, relayed=price.relayed), price.stop
 
 
-def _ways(
+def _candidates(
     shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: PlanOptions
 ) -> tuple[list[PlanCandidate], Iterable[Sharding]]:
     """All candidates without a stop, the simplest first, and the shardings at which a stop may save something."""
@@ -162,10 +162,10 @@ def _ways(
             else:
                 changed_dims.append((size, before, after))
         candidates, resizes = _direct(mesh, tuple(sorted(changed_dims)), source.partial_axes, options)
-    ways = [way.times(unchanged) for way in candidates if way is not None]
+    feasible = [candidate.times(unchanged) for candidate in candidates if candidate is not None]
     if candidates[0] is not None and not resizes:
-        return ways, ()
-    return ways, reductions(shape, mesh, source, target, reduced) if reduced else replications(source, target)
+        return feasible, ()
+    return feasible, reductions(shape, mesh, source, target, reduced) if reduced else replications(source, target)
 
 
 @lru_cache(maxsize=1 << 16)

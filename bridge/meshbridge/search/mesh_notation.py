@@ -115,8 +115,8 @@ def with_topology(target: CompileTarget, mesh: Mesh) -> CompileTarget:
             f"error: machine '{machine}' has {device.devices_per_chip} devices a chip, the mesh has {mesh.size} devices"
         )
     size, is_torus = mesh.size // device.devices_per_chip, bool(device.link.wrap_multiple)
-    ways = _products(size, len(device.topology))
-    for sizes in sorted(ways, key=lambda sizes: (max(sizes) if is_torus else prod(sizes[:-1]), sizes)):
+    topologies = _products(size, len(device.topology))
+    for sizes in sorted(topologies, key=lambda sizes: (max(sizes) if is_torus else prod(sizes[:-1]), sizes)):
         text = f"{machine}:{'x'.join(map(str, sizes))}"
         try:
             place(mesh, of_machine(text))

@@ -128,7 +128,7 @@ class MeshSearch:
         target = self.request.target
         self.limit = min(target.written_limit, target.implied_limit)
         plain = objective(target, self.mesh, hides=True)
-        self.pairs = BoundaryPaths.of(main_function(self.legal)).alike()
+        self.pairs = BoundaryPaths.of(main_function(self.legal)).carried_pairs()
         self.free = FreeGraph.of(self.legal, plain, self.pairs, self.request.data_axes)
         self.costs = replace(plain, work=_work(target.device, self.free.graph))
         self.pricing = pricing_of(self.free.mesh, self.costs)

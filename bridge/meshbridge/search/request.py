@@ -140,7 +140,7 @@ class BoundaryPaths:
         kind = function_type(self.main)
         return list(kind.inputs if side == "arguments" else kind.results)
 
-    def alike(self) -> list[tuple[int, int]]:
+    def carried_pairs(self) -> list[tuple[int, int]]:
         """Pairs of an argument and the result that becomes it in the next step: of one type, with paths that end in the same
         keys. Pairs with more keys in common come first."""
         arguments, results = self.types("arguments"), self.types("results")

@@ -35,21 +35,21 @@ def expression_at(location: ir.Location, line: SourceLocation) -> SourceExpressi
     return SourceExpression(line.file, line.line, line.column, int(end or line.line), int(column) if column else -1)
 
 
-def constrained_text(place: SourceExpression, spec: str, otherwise: str) -> str:
+def constrained_text(at: SourceExpression, spec: str, otherwise: str) -> str:
     """What to write so that the value of an expression is sharded as `spec`: an assignment to add after the one that names the
     value, or a replacement of the expression. If the source cannot be read, the value is called `otherwise`."""
-    expression, name = _written(place)
+    expression, name = _written(at)
     if name:
         return f"{name} = jax.lax.with_sharding_constraint({name}, {spec})"
     return f"jax.lax.with_sharding_constraint({expression or otherwise}, {spec})"
 
 
-def _written(place: SourceExpression) -> tuple[str, str]:
+def _written(at: SourceExpression) -> tuple[str, str]:
     """The text of the expression, and the name that it is assigned to; empty without a name, or without the source."""
-    source, tree = _parsed(place.file)
+    source, tree = _parsed(at.file)
     if tree is None:
         return "", ""
-    nodes = [node for node in _expressions(tree) if _is_at(node, place)]
+    nodes = [node for node in _expressions(tree) if _is_at(node, at)]
     if not nodes:
         return "", ""
     widest = max(nodes, key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0))
@@ -57,11 +57,9 @@ def _written(place: SourceExpression) -> tuple[str, str]:
     return text, _names(tree).get((widest.lineno, widest.col_offset, widest.end_lineno, widest.end_col_offset), "")
 
 
-def _is_at(node: ast.expr, place: SourceExpression) -> bool:
-    begins = (node.lineno, node.col_offset) == (place.line, place.column)
-    return (
-        begins and place.end_column in (-1, node.end_col_offset) and (place.end_column < 0 or node.end_lineno == place.end_line)
-    )
+def _is_at(node: ast.expr, at: SourceExpression) -> bool:
+    begins = (node.lineno, node.col_offset) == (at.line, at.column)
+    return begins and at.end_column in (-1, node.end_col_offset) and (at.end_column < 0 or node.end_lineno == at.end_line)
 
 
 def _expressions(tree: ast.Module) -> Iterator[ast.expr]:

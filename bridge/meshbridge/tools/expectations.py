@@ -103,6 +103,6 @@ def mismatches(expected: Sequence[Expectation], produced: Sequence[Diagnostic]) 
         elif diagnostic.kind != "note":
             complaints.append(f"unexpected {diagnostic}")
     for entry in open_expectations:
-        place = "" if entry.line is None else f" at line {entry.line}"
-        complaints.append(f"expected {entry.kind}{place} was not produced: {entry.written}")
+        at = "" if entry.line is None else f" at line {entry.line}"
+        complaints.append(f"expected {entry.kind}{at} was not produced: {entry.written}")
     return complaints

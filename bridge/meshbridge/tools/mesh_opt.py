@@ -40,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
+    _load_plugins(argv)
     flags, arguments_left = _pass_flags(argv)
     options = _parser().parse_args(arguments_left)
     steps = _steps(flags, options)
@@ -51,6 +52,25 @@ def _run(argv: list[str]) -> int:
         return job.check(data)
     job.write([job.convert(chunk, lambda text: console.say(text, sys.stderr)) for chunk in job.chunks(data)])
     return 0
+
+
+def _load_plugins(argv: Sequence[str]) -> None:
+    """Loads the pass plugins of the command line, whose passes are flags of it. Raises UsageError for one that fails."""
+    parser = console.Parser(prog="mesh-opt", add_help=False, allow_abbrev=False)
+    _add_plugins(parser)
+    with _usage():
+        for path in parser.parse_known_args(argv)[0].load_pass_plugin:
+            pass_names.load_plugin(path)
+
+
+def _add_plugins(parser: console.Parser) -> None:
+    parser.add_argument(
+        "--load-pass-plugin",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a Python file that registers passes of its own, which are flags then",
+    )
 
 
 def _steps(flags: Sequence[Pass], options: argparse.Namespace) -> tuple[Pass, ...]:
@@ -147,6 +167,7 @@ def _parser() -> console.Parser:
     add = parser.add_argument
     add("input", nargs="?", default="-", help="a file, or - for standard input (the default)")
     add("-o", dest="output", default="-", help="a file, or - for standard output (the default)")
+    _add_plugins(parser)
     add("--pass-pipeline", metavar="PIPELINE", help="'builtin.module(a,b{option=value})' in place of pass flags")
     add("--split-input-file", action="store_true", help="the input holds several modules between lines of // -----")
     add("--verify-diagnostics", action="store_true", help="check diagnostics against expected-error comments")

@@ -114,7 +114,11 @@ class Sweeper:
         if definitions:
             return _Annotation(definitions[0], own=True)
         wanted = [shard.sharding for shard in shards]
-        return _Annotation(wanted[0], own=False) if wanted and all(_alike(wanted[0], sharding) for sharding in wanted) else None
+        return (
+            _Annotation(wanted[0], own=False)
+            if wanted and all(_split_equally(wanted[0], sharding) for sharding in wanted)
+            else None
+        )
 
     def _of_operand(self, operand: Value) -> _Annotation | None:
         shard = self._shards.get(operand)
@@ -135,7 +139,8 @@ class Sweeper:
             resized = [
                 annotation
                 for (dims, is_result), annotation in zip(maps, known, strict=True)
-                if annotation and not _alike(annotation.sharding, _computed(rule, option, dims, mesh, is_result=is_result))
+                if annotation
+                and not _split_equally(annotation.sharding, _computed(rule, option, dims, mesh, is_result=is_result))
             ]
             if not resized:
                 return mesh, option
@@ -238,7 +243,7 @@ def _computed(rule: ShardingRule, option: Option, dims: Dims, mesh: str, *, is_r
     return Sharding(mesh, split or ((),), partial, kind)
 
 
-def _alike(left: Sharding, right: Sharding) -> bool:
+def _split_equally(left: Sharding, right: Sharding) -> bool:
     """Whether two shardings have the same splits and partial sums (halos and offsets are not propagated)."""
     kinds = (left.partial_kind, right.partial_kind) if left.partial_axes else ("", "")
     return (left.mesh, without_trailing_empty(left.split_axes), set(left.partial_axes), kinds[0]) == (

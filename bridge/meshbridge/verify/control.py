@@ -43,7 +43,7 @@ def _chosen(mask: Array, left: Array, right: Array) -> Array:
 def while_(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Runs while the condition holds. Devices for which it no longer holds keep their values."""
     carried = list(operands)
-    for _ in range(machine.trips):
+    for _ in range(machine.iteration_limit):
         going = machine.run(op, 0, carried)[0]
         if not going.any():
             return carried
@@ -52,7 +52,7 @@ def while_(machine: Evaluator, op: ir.Operation, operands: list[Array]) -> list[
             _refuse_communication(op, "iterates more often")
             changed = [_chosen(going, *values) for values in zip(changed, carried, strict=True)]
         carried = changed
-    raise OpError(op, f"has not ended after {machine.trips} iterations")
+    raise OpError(op, f"has not ended after {machine.iteration_limit} iterations")
 
 
 @evaluates("mhlo.fusion")

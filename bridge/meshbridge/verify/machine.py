@@ -43,7 +43,7 @@ CALLS = 100_000
 """The most function calls of a run, beyond which it is considered endless: functions that call each other twice double with each
 level."""
 
-TRIPS = 100_000
+ITERATION_LIMIT = 100_000
 """The most iterations of a loop, beyond which it is considered endless."""
 
 
@@ -91,13 +91,13 @@ Observer = Callable[[ir.Operation, Sequence[Array], Sequence[Array]], None]
 
 @dataclass
 class Evaluator:
-    """Evaluates functions of one module. `memory` bounds the live bytes, `trips` the iterations of a loop."""
+    """Evaluates functions of one module. `memory` bounds the live bytes, `iteration_limit` the iterations of a loop."""
 
     module: ir.Module
     field: Field
     grid: Grid = member(default_factory=Grid)
     memory: int = 8 * 10**9
-    trips: int = TRIPS
+    iteration_limit: int = ITERATION_LIMIT
     observe: Observer | None = None
     joined: dict[ir.Value, Array] | None = None
     """The devices' values of results of manual computations, if requested."""

@@ -41,7 +41,7 @@ from meshbridge.verify.layout import (
     pieces,
     shard_shape,
 )
-from meshbridge.verify.machine import RANKS, TRIPS, Evaluator, Grid, Observer
+from meshbridge.verify.machine import ITERATION_LIMIT, RANKS, Evaluator, Grid, Observer
 from meshbridge.verify.narrow_bits import as_its_type
 
 FAMILIES = (
@@ -110,14 +110,14 @@ class VerifiedProgram:
         memory: int,
         observe: Observer | None = None,
         padding: str = "",
-        trips: int = TRIPS,
+        iteration_limit: int = ITERATION_LIMIT,
     ) -> list[Array]:
         """The global results for global inputs, each without a device dimension.
 
-        `padding` names the random elements beyond the end of uneven shards, `trips` bounds the iterations of a loop.
+        `padding` names the random elements beyond the end of uneven shards, `iteration_limit` bounds the iterations of a loop.
         Raises MeshError for a program that cannot be evaluated, manual.ReplicaConflict if copies of a shard differ.
         """
-        machine = Evaluator(self.module, field, self.grid, memory=memory, observe=observe, trips=trips)
+        machine = Evaluator(self.module, field, self.grid, memory=memory, observe=observe, iteration_limit=iteration_limit)
         arguments = [self._argument(field, index, value, padding) for index, value in enumerate(inputs)]
         results = machine.run(self.main, 0, arguments)
         return [self._result(index, value) for index, value in enumerate(results)]

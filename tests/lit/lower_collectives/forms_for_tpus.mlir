@@ -18,7 +18,7 @@ func.func @rows(%x: tensor<2048x512xbf16>) -> tensor<512x512xbf16> {
   return %0 : tensor<512x512xbf16>
 }
 
-// Parts of tiles are cut behind a barrier: a product would read its operand in such parts, and what it computes of that on the way would be held.
+// Parts of tiles are cut after a barrier: a product would read its operand in such parts, and what it computes of that on the way would be held.
 // CHECK-LABEL: @parts_of_tiles
 // CHECK: %[[WHOLE:.*]] = stablehlo.optimization_barrier %arg0
 // CHECK: %[[PIECES:.*]] = stablehlo.reshape %[[WHOLE]] : (tensor<2112x512xbf16>) -> tensor<16x132x512xbf16>

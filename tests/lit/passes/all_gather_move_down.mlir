@@ -208,7 +208,7 @@ func.func @ends(%x: tensor<2xf32>) -> (tensor<8xi1>, tensor<8xbf16>) {
   return %2, %3 : tensor<8xi1>, tensor<8xbf16>
 }
 
-// What a loop hands on as it is, and a row of it that all devices count alike, is the same on all. What trips change is left to
+// What a loop hands on as it is, and a row of it that all devices count alike, is the same on all. What iterations change is left to
 // delay-reductions, whether it is or not.
 // CHECK-LABEL: func.func @carried
 // CHECK:         stablehlo.while
@@ -248,7 +248,7 @@ func.func @carried(%x: tensor<2xf32>, %v: tensor<8xf32>) -> (tensor<8xf32>, tens
   return %r#2, %r#3 : tensor<8xf32>, tensor<8xf32>
 }
 
-// What can be gathered before the loop is not gathered in each trip of something that the trip computes; what is narrowed is.
+// What can be gathered before the loop is not gathered in each iteration of something that the iteration computes; what is narrowed is.
 // CHECK-LABEL: func.func @leaving
 // CHECK:         } do {
 // CHECK:         %[[C:.*]] = stablehlo.convert %arg0 : (tensor<2xf32>) -> tensor<2xbf16>
@@ -275,7 +275,7 @@ func.func @leaving(%w: tensor<2xf32>, %x: tensor<8xbf16>) -> tensor<8xbf16> {
   return %r#1 : tensor<8xbf16>
 }
 
-// Of what is gathered, each device takes columns of all rows: they are exchanged, also behind a reshape.
+// Of what is gathered, each device takes columns of all rows: they are exchanged, also after a reshape.
 // CHECK-LABEL: func.func @exchanged
 // CHECK-NEXT:    %[[R:.*]] = stablehlo.reshape %arg0 : (tensor<2x3x8xf32>) -> tensor<6x8xf32>
 // CHECK-NEXT:    mesh.all_to_all %[[R]] on @m mesh_axes = [1] split_axis = 1 concat_axis = 0 : tensor<6x8xf32> -> tensor<24x2xf32>

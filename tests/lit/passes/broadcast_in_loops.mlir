@@ -26,7 +26,7 @@ func.func @masks(%mask: tensor<4x4xi1>, %other: tensor<4x4xi1>, %x: tensor<8x4x4
   return %2#2 : tensor<8x4x4xf32>
 }
 
-// What changes from trip to trip is carried, and a broadcast that makes nothing larger stays.
+// What changes from iteration to iteration is carried, and a broadcast that makes nothing larger stays.
 // CHECK-LABEL: func.func @stays
 // CHECK:         stablehlo.while
 // CHECK-NOT:     stablehlo.broadcast_in_dim

@@ -47,7 +47,7 @@ func.func @exchanges(%x: tensor<3x8xf32>, %y: tensor<4x2x2xf32>) -> (tensor<12x2
   return %0, %1 : tensor<12x2xf32>, tensor<1x2x8xf32>
 }
 
-// What uses the first moves behind the combined one.
+// What uses the first moves after the combined one.
 // CHECK-LABEL: func.func @follower
 // CHECK:         mesh.all_reduce
 // CHECK:         stablehlo.negate
@@ -108,7 +108,7 @@ func.func @kept(%x: tensor<4xf32>, %n: tensor<4xi32>) -> (tensor<4xf32>, tensor<
   return %2, %3, %4, %5 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xi32>
 }
 
-// Both pairs move what uses both of their first: behind the last of all.
+// Both pairs move what uses both of their first: after the last of all.
 // CHECK-LABEL: func.func @shared_follower
 // CHECK-COUNT-2: mesh.all_reduce
 // CHECK-NOT:     mesh.all_reduce

@@ -19,7 +19,7 @@ func.func @heads(%x: tensor<4x32xf32>, %y: tensor<6xf32>) -> (tensor<4x2x16xf32>
 
 // -----
 
-// A merge asks as a split does, and one axis may be cut twice. Axes behind it are counted on.
+// A merge asks as a split does, and one axis may be cut twice. Axes after it are counted on.
 // CHECK:         mesh.mesh @m(shape = 2x2x2x3) {meshbridge.axis_digits = array<i64: 3, 1>, meshbridge.axis_names = ["x", "y"]}
 // CHECK-LABEL:   func.func @merged
 // CHECK:         %[[RESULT:.*]] = mesh.sharding @m split_axes = {{\[\[}}0, 1, 2], [3]] : !mesh.sharding

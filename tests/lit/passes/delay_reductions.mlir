@@ -3,7 +3,7 @@
 
 mesh.mesh @m(shape = 2x4)
 
-// Gradients are summed over trips first, then over devices. The first starts from zero, the second does not.
+// Gradients are summed over iterations first, then over devices. The first starts from zero, the second does not.
 // CHECK-LABEL: func.func @accumulated
 // CHECK:         %[[W:.*]]:3 = stablehlo.while
 // CHECK-NOT:     mesh.all_reduce
@@ -210,7 +210,7 @@ func.func @kept_rows(%x: tensor<4x6xf32>) -> tensor<5x2x6xf32> {
   return %0#1 : tensor<5x2x6xf32>
 }
 
-// Sums in a wider type are communicated in it: of three trips that is less, of two it is not. Integers are not widened.
+// Sums in a wider type are communicated in it: of three iterations that is less, of two it is not. Integers are not widened.
 // CHECK-LABEL: func.func @widened
 // CHECK:         stablehlo.while
 // CHECK:           %[[X:.*]] = stablehlo.convert %arg0

@@ -3,7 +3,7 @@
 
 mesh.mesh @m(shape = 2x4)
 
-// The gathered weight is carried unchanged; the sum varies from trip to trip.
+// The gathered weight is carried unchanged; the sum varies from iteration to iteration.
 // SMALL-LABEL: func.func @loop
 // SMALL:         stablehlo.while
 // SMALL:         mesh.all_gather

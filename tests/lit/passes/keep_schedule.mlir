@@ -164,7 +164,7 @@ func.func @stream(%x: tensor<8192x4096xf32>, %u: tensor<4096x4096xf32>, %v: tens
 
 mesh.mesh @m(shape = 2x4)
 
-// What is gathered for the next trip ends before the last exchange of this one, beside the product before it.
+// What is gathered for the next iteration ends before the last exchange of this one, beside the product before it.
 // TPU-LABEL: func.func @ahead
 // TPU:         stablehlo.while
 // TPU:         %[[PRODUCT:.*]] = stablehlo.dot_general

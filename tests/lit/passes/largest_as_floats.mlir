@@ -79,7 +79,7 @@ func.func @kept(%x: tensor<4x8xf32>) -> (tensor<4x8xf32>, tensor<4xf32>) {
   return %4, %6 : tensor<4x8xf32>, tensor<4xf32>
 }
 
-// A mask behind the subtraction may hide the NaN from the sum.
+// A mask after the subtraction may hide the NaN from the sum.
 // CHECK-LABEL: func.func @masked
 // CHECK-NOT:     nan_follows
 func.func @masked(%x: tensor<4x8xf32>, %mask: tensor<4x8xi1>) -> tensor<4xf32> {

@@ -5,7 +5,7 @@
 
 mesh.mesh @m(shape = 2x4)
 
-// The layers of a stack: what the first product of a trip reads is gathered during the trip before, behind that product. The
+// The layers of a stack: what the first product of an iteration reads is gathered during the iteration before, after that product. The
 // second product's operand has the first one to hide behind.
 // SMALL-LABEL: func.func @layers
 // SMALL-NOT:     optimization_barrier
@@ -28,7 +28,7 @@ mesh.mesh @m(shape = 2x4)
 // CHECK:         stablehlo.dot_general
 // CHECK:         return
 //
-// The loop runs as often as before, and its last trip gathers the last shard again.
+// The loop runs as often as before, and its last iteration gathers the last shard again.
 // ASIDE-LABEL: func.func @layers
 // ASIDE:         %[[FIRST:.*]] = mesh.all_gather
 // ASIDE:         stablehlo.while({{.*}} = %[[FIRST]])
@@ -100,7 +100,7 @@ func.func @backwards(%w: tensor<3x1x8xf32>, %x: tensor<4x8xf32>) -> tensor<4x8xf
   return %0#2 : tensor<4x8xf32>
 }
 
-// What is read twice stays alive until its last reader; what depends on the trip before cannot be gathered ahead.
+// What is read twice stays alive until its last reader; what depends on the iteration before cannot be gathered ahead.
 // CHECK-LABEL: func.func @kept
 // CHECK-NOT:     optimization_barrier
 // CHECK:         return

@@ -2,7 +2,7 @@
 
 mesh.mesh @m(shape = 2x4)
 
-// A constant scales behind the sum, from either side.
+// A constant scales after the sum, from either side.
 // CHECK-LABEL: func.func @scaled
 // CHECK:         %[[R:.*]] = mesh.all_reduce %arg0 on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
 // CHECK-NEXT:    %[[S:.*]] = stablehlo.multiply %[[C:.*]], %[[R]] : tensor<4xf32>
@@ -36,7 +36,7 @@ func.func @several(%x: tensor<4xf32>) -> tensor<4xf32> {
   return %4 : tensor<4xf32>
 }
 
-// What is all-reduced is rearranged behind that, what is scattered before: its dimensions say what of it a device keeps.
+// What is all-reduced is rearranged after that, what is scattered before: its dimensions say what of it a device keeps.
 // CHECK-LABEL: func.func @rearranged
 // CHECK:         %[[R:.*]] = mesh.all_reduce %arg0 on @m mesh_axes = [0] : tensor<4x8xf32> -> tensor<4x8xf32>
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.transpose %[[R]], dims = [1, 0] : (tensor<4x8xf32>) -> tensor<8x4xf32>

@@ -4,7 +4,7 @@
 
 mesh.mesh @m(shape = 2x4)
 
-// Keys and values travel both ways. What is divided by the sum of exponentials is divided behind the last shard.
+// Keys and values travel both ways. What is divided by the sum of exponentials is divided after the last shard.
 // CHECK-LABEL: func.func @attention
 // CHECK-NOT:     mesh.all_gather
 // CHECK:         %[[OWN:.*]] = mesh.all_slice {{.*}} mesh_axes = [1] slice_axis = 0 : tensor<4xi32> -> tensor<1xi32>

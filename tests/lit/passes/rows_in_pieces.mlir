@@ -53,7 +53,7 @@ func.func @gradients(%x: tensor<2x3x4xf32>, %dy: tensor<2x3x6xf32>, %s: tensor<2
   return %5, %7 : tensor<4x6xf32>, tensor<2x3x4xf32>
 }
 
-// Tokens of experts: a row has another place behind each all-to-all.
+// Tokens of experts: a row has another place after each all-to-all.
 // CHECK-LABEL: func.func @experts
 // CHECK:         mesh.all_to_all {{.*}} split_axis = 0 concat_axis = 1 : tensor<4x3x5xf32> -> tensor<1x12x5xf32>
 // CHECK:         stablehlo.dot_general {{.*}} -> tensor<1x12x7xf32>
@@ -85,7 +85,7 @@ func.func @mixed(%x: tensor<2x4xf32>, %w: tensor<4x6xf32>, %u: tensor<4x6xf32>, 
   return %6, %8 : tensor<2x4xf32>, tensor<2x6xf32>
 }
 
-// Nothing divides: odd rows, a reduction of others, no collective behind the product.
+// Nothing divides: odd rows, a reduction of others, no collective after the product.
 // CHECK-LABEL: func.func @odd
 // CHECK:         mesh.all_gather %arg0 on @m mesh_axes = [1] gather_axis = 0 : tensor<3x5xf32> -> tensor<12x5xf32>
 func.func @odd(%x: tensor<3x5xf32>, %w: tensor<5x5xf32>) -> tensor<3x5xf32> {

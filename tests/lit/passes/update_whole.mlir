@@ -44,7 +44,7 @@ func.func @main(
 
 // -----
 
-// Two terms of which devices have parts; nothing behind the term; an argument that devices do not have whole; no argument's buffer.
+// Two terms of which devices have parts; nothing after the term; an argument that devices do not have whole; no argument's buffer.
 // CHECK-LABEL: func.func @main
 // CHECK-COUNT-4: mesh.all_gather %{{.*}} : tensor<2xf32> -> tensor<8xf32>
 // CHECK-NEXT:  return

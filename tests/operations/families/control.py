@@ -18,7 +18,7 @@ from tests.versions import RUNS_SCAN
 def while_loop(d: Drawer) -> Case:
     """A trip count known at run time, and carried values of several shapes."""
     shape, dtype = d.shape(1, 3), d.pick(("float32", "int32", "float64"))
-    trips = d.integer(0, 4)
+    iterations = d.integer(0, 4)
     axis = d.integer(0, len(shape) - 1)
 
     def function(x: Any, y: Any) -> Any:
@@ -27,10 +27,10 @@ def while_loop(d: Drawer) -> Case:
             x = jnp.flip(x, axis) - jnp.sum(x, axis, keepdims=True, dtype=x.dtype)
             return x, total + jnp.max(x, axis), count + 1
 
-        return lax.while_loop(lambda s: (s[2] < trips) & (jnp.max(s[0]) < 1e6), body, (x, y, 0))[:2]
+        return lax.while_loop(lambda s: (s[2] < iterations) & (jnp.max(s[0]) < 1e6), body, (x, y, 0))[:2]
 
     operands = [d.operand(shape, dtype, "whole"), d.operand([size for dim, size in enumerate(shape) if dim != axis], dtype)]
-    return d.case(f"while {trips} {axis} {dtype}", function, operands, [len(shape), len(shape) - 1])
+    return d.case(f"while {iterations} {axis} {dtype}", function, operands, [len(shape), len(shape) - 1])
 
 
 @family

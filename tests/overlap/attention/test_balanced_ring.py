@@ -129,7 +129,7 @@ def test_rings_that_stay_as_they_are(score: Callable[[jax.Array], jax.Array], me
 
 @pytest.mark.parametrize(("score", "halved"), [(causal, True), (lambda scores: scores, False)], ids=["causal", "unmasked"])
 def test_a_shorter_step_chooses(score: Callable[[jax.Array], jax.Array], halved: bool, mesh: jax.sharding.Mesh) -> None:
-    """Of long sequences products count more than the permutes by which the halves are dealt."""
+    """Of long sequences products count more than the permutes by which the halves are exchanged."""
     structs = [
         jax.ShapeDtypeStruct((2, 16384, heads, 64), jnp.bfloat16, sharding=NamedSharding(mesh, PartitionSpec("data", "model")))
         for heads in (4, 2, 2)
@@ -181,7 +181,7 @@ def by_numbered_blocks(query: jax.Array, key: jax.Array, value: jax.Array) -> ja
 
 @pytest.mark.parametrize("attention", [by_blocks, by_numbered_blocks])
 def test_what_devices_have_for_all_queries(attention: Attention) -> None:
-    """It is not that of another device, whose queries would be dealt to this one."""
+    """It is not that of another device, whose queries would be sent to this one."""
     mesh = jax.make_mesh((4,), ("sequence",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:4])
     blocks, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("sequence",), ()))
 

@@ -1,4 +1,4 @@
-"""What scales a sum over devices behind it: numbers of one device, reductions that do not wait, and what stays."""
+"""What scales a sum over devices after it: numbers of one device, reductions that do not wait, and what stays."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def guarded(scores: jax.Array) -> jax.Array:
     return exponentials / jnp.where(total == 0, 1, total)
 
 
-def guarded_behind(scores: jax.Array) -> jax.Array:
+def guarded_after_division(scores: jax.Array) -> jax.Array:
     """Zero where no key counts, which is where the weights are NaN."""
     kept = scores > -1
     return jnp.where(kept, jax.nn.softmax(jnp.where(kept, scores, -jnp.inf)), 0)
@@ -259,7 +259,7 @@ def of_either_sign(x: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["f32", "bf16"])
-@pytest.mark.parametrize("weigh", [guarded_behind, counted])
+@pytest.mark.parametrize("weigh", [guarded_after_division, counted])
 def test_rows_without_keys_are_zero(weigh: Callable[[jax.Array], jax.Array], dtype: Any, mesh: jax.sharding.Mesh) -> None:
     """Behind the sum their zeros would be divided by zero, or by NaN."""
     attention, (query, key, value) = hand_written(weigh), drawn(dtype)
@@ -277,7 +277,7 @@ def test_divisors_of_zero(function: Callable[..., Any], mesh: jax.sharding.Mesh)
 
 
 def check_alike(function: Callable[..., Any], jitted: Any, arguments: list[jax.Array]) -> None:
-    """For a machine that divides behind sums: NaN and infinities stand where they do on one device."""
+    """For a machine that divides after sums: NaN and infinities stand where they do on one device."""
     module = partitioned(jitted, *arguments)
     DelayScaling().run(module)
     (found,), right = meshbridge.compile(module)(*arguments), jax.jit(function)(*arguments)

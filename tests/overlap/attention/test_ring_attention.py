@@ -131,7 +131,7 @@ def test_results_that_all_devices_compute_stay_alike(mesh: jax.sharding.Mesh) ->
     stays(jax.jit(function, in_shardings=(whole, keys, keys), out_shardings=whole), *drawn())
 
 
-def test_many_layers_behind_the_scores(mesh: jax.sharding.Mesh) -> None:
+def test_many_layers_after_the_scores(mesh: jax.sharding.Mesh) -> None:
     """Layers that read their input twice are walked once, and may be deeper than Python's stack."""
 
     def deep(layers: int) -> ir.Module:

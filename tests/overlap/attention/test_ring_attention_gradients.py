@@ -110,20 +110,20 @@ def test_groups(count: int) -> None:
 
 @pytest.mark.parametrize("again", [False, True], ids=["kept", "again"])
 @pytest.mark.parametrize(
-    ("spec", "behind"),
+    ("spec", "after"),
     [(P("data"), "mesh.all_gather"), (P("data", None, "model"), "mesh.all_to_all")],
     ids=["everywhere", "heads"],
 )
-def test_gradients_that_are_wanted_otherwise(spec: PartitionSpec, behind: str, again: bool, mesh: jax.sharding.Mesh) -> None:
+def test_gradients_that_are_wanted_otherwise(spec: PartitionSpec, after: str, again: bool, mesh: jax.sharding.Mesh) -> None:
     """All-reduced, or scattered along heads: what the ring gives for the own keys is resharded."""
     arguments = drawn()
     tokens, wanted = (NamedSharding(mesh, each) for each in (P("data", "model"), spec))
     step = training(sharded(VARIANTS["causal"], mesh, "model"), again)
     module = gathered(jax.jit(step, in_shardings=(tokens,) * 3, out_shardings=(None, (tokens, wanted, wanted))), *arguments)
     pipeline.run((OptimizeCollectives(0, target=CompileTarget.of("h100")),), module)
-    assert counted(module, "mesh.all_reduce") == (3 if behind == "mesh.all_gather" else 1)
+    assert counted(module, "mesh.all_reduce") == (3 if after == "mesh.all_gather" else 1)
     check(module, VARIANTS["causal"], arguments)
-    assert (counted(module, behind), counted(module, "mesh.shift")) == (2, 18)
+    assert (counted(module, after), counted(module, "mesh.shift")) == (2, 18)
     assert counted(module, "mesh.reduce_scatter") == 0
 
 
@@ -159,7 +159,7 @@ def test_heads_that_learn_how_to_mix(mixing: str, mesh: jax.sharding.Mesh) -> No
 
 
 def test_many_layers_take_work_in_proportion(mesh: jax.sharding.Mesh) -> None:
-    """Layers whose weights are scattered, of which each could stand behind all before it, and none is a ring."""
+    """Layers whose weights are scattered, of which each could stand after all before it, and none is a ring."""
 
     def deep(layers: int) -> ir.Module:
         def loss(weights: list[jax.Array], tokens: jax.Array) -> jax.Array:

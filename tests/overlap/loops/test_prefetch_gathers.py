@@ -1,4 +1,4 @@
-"""Parameters that a loop gathers a trip ahead: the numbers stay, and so do bytes and collectives."""
+"""Parameters that a loop gathers an iteration ahead: the numbers stay, and so do bytes and collectives."""
 
 from __future__ import annotations
 

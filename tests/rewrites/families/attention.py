@@ -82,7 +82,7 @@ def masked_exponentials(scores: Any, kept: Any) -> Any:
 
 
 def masked_quotient(scores: Any, kept: Any) -> Any:
-    """As `masked_exponentials`, of which what is hidden is replaced behind the division too."""
+    """As `masked_exponentials`, of which what is hidden is replaced after the division too."""
     weights = masked_exponentials(scores, kept)
     return weights if kept is None else jnp.where(kept, weights, 0)
 
@@ -127,7 +127,7 @@ def _extra(mask: str, shape: tuple[int, ...], spec: P) -> tuple[Argument, ...]:
 
 
 def cached(random: Random) -> Program:
-    """Attention of some queries to a cache that is sharded along its tokens; perhaps a product behind it that contracts heads."""
+    """Attention of some queries to a cache that is sharded along its tokens; perhaps a product after it that contracts heads."""
     weigh = random.choice(DELAYED if random.random() < 0.85 else WEIGHS)
     mask, dtype = random.choice(MASKS), draw_dtype(random)
     mesh, keys_axis, batch_axis = random.choice([((2, 4), "b", "a"), ((4, 2), "b", "a"), ((4,), "a", None), ((2, 4), "a", "b")])

@@ -67,7 +67,7 @@ def rows_in_pieces(random: Random) -> Local:
 
 
 def prefetch_gathers(random: Random) -> Local:
-    """Layers whose weights are gathered in each trip."""
+    """Layers whose weights are gathered in each iteration."""
     w, element = draw_writer(random), draw_element(random)
     axes = draw_axes(random, w.mesh)
     count = w.size(axes)
@@ -76,7 +76,7 @@ def prefetch_gathers(random: Random) -> Local:
     first = random.choice(["", " again=true"])
     double = random.random() < 0.4
     x = w.argument((4, rows * count), element)
-    trips = random.choice([2, 4, 4, 4, 4, 1])
+    iterations = random.choice([2, 4, 4, 4, 4, 1])
 
     def body(number: Value, y: Value, weights: Value) -> tuple[Value, ...]:
         z = w.unary("tanh", w.dot(y, w.all_gather(w.row(weights, number), axes, 0)))
@@ -84,8 +84,8 @@ def prefetch_gathers(random: Random) -> Local:
             z = w.binary("add", y, w.dot(z, w.all_gather(w.row(weights, number), axes, 0)))
         return z, weights
 
-    result, _ = w.loop(trips, [x, stack], body)
-    return Local(f"{trips} layers", w, (result,), options=f"least=0{first}")
+    result, _ = w.loop(iterations, [x, stack], body)
+    return Local(f"{iterations} layers", w, (result,), options=f"least=0{first}")
 
 
 def update_whole(random: Random) -> Local:

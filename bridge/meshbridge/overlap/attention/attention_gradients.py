@@ -224,7 +224,7 @@ def attention_gradients(module: ir.Module, most: int) -> Iterator[AttentionGradi
     for op in find(module.operation, [EXP]):
         trace = traces.get(op.block)
         for keys, size in enumerate(shape_of(op.results[0])):
-            if size in (1, DYNAMIC) or trace is None or not trace.moves(op.results[0], keys):
+            if size in (1, DYNAMIC) or trace is None or not trace.reads_gathers(op.results[0], keys):
                 continue
             attention = _matched(op, keys, meshes, most)
             if attention is not None and claimed.isdisjoint(attention.ends.operations):

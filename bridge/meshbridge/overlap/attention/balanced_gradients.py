@@ -31,7 +31,7 @@ class _Contraction:
     op: ir.Operation
     key: int
     "The dimension of keys of its result."
-    places: tuple[tuple[int | None, int | None], ...]
+    rows_and_keys: tuple[tuple[int | None, int | None], ...]
     "The dimensions of queries and of keys of each operand."
 
 
@@ -95,7 +95,7 @@ def _queries(attention: AttentionGradients, dim: int) -> GradientQueries | None:
         return None
     chosen = tuple(contractions[op] for op in dict.fromkeys(op for ops in used for op in ops or ()))
     for contraction in chosen:
-        for operand, (row_of, key_of) in zip(contraction.op.operands, contraction.places, strict=True):
+        for operand, (row_of, key_of) in zip(contraction.op.operands, contraction.rows_and_keys, strict=True):
             if row_of is not None and not rows.trace(operand, row_of, key_of):
                 return None
     return GradientQueries(chosen, rows_of_sums, tuple(rows.sources))
@@ -170,8 +170,8 @@ class BalancedGradients(GradientRing):
         """The value of each end."""
         attention, builder, halves = self.attention, self.builder, self.halves
         queries = halves.exchanged(self.queries.sources)
-        dealt = halves.exchanged([(op.operands[0], dim) for op, dim in zip(self.travelling, self.dims, strict=True)])
-        pairs = zip(dealt[0].parts, dealt[1].parts, self.dims, strict=True)
+        exchanged = halves.exchanged([(op.operands[0], dim) for op, dim in zip(self.travelling, self.dims, strict=True)])
+        pairs = zip(exchanged[0].parts, exchanged[1].parts, self.dims, strict=True)
         home = [builder.concatenate([early, late], dim) for early, late, dim in pairs]
         shards, partial = home, dict[ir.Operation, ir.Value]()
         sums: tuple[Mapping[ir.Operation, ir.Value], ...] = ({}, {})
@@ -245,7 +245,7 @@ class BalancedGradients(GradientRing):
     def _contracted(self, contraction: _Contraction, rows: BlockWriter, blocks: BlockWriter) -> ir.Value:
         """The contribution of a block of queries and keys to a sum over queries."""
         operands = []
-        for operand, (row, key) in zip(contraction.op.operands, contraction.places, strict=True):
+        for operand, (row, key) in zip(contraction.op.operands, contraction.rows_and_keys, strict=True):
             value = operand if row is None else rows.of(operand, row)
             operands.append(value if key is None else blocks.of(value, key))
         if contraction.op.name == REDUCE:

@@ -53,7 +53,7 @@ def ring_of(softmax: OnlineSoftmax, *, balance: bool) -> type[Ring]:
 def _queries(softmax: OnlineSoftmax, dim: int) -> Queries | None:
     """The queries along dimension `dim` of the scores."""
     dims: dict[ir.Value, int] = {softmax.exponential.results[0]: dim}
-    places = []
+    summands = []
     for op, along in softmax.largest:
         dims[op.results[0]] = dim - (dim > along)
     for reduction in softmax.sums:
@@ -66,12 +66,12 @@ def _queries(softmax: OnlineSoftmax, dim: int) -> Queries | None:
         if row is None or moved_dim is None:
             return None
         dims[reduction.op.results[0]] = moved_dim
-        places.append((reduction.op.operands[reduction.side], row, reduction.read))
+        summands.append((reduction.op.operands[reduction.side], row, reduction.read))
     # by results, because the hash of an operation changes with its operands
     ends = {op.results[0] for op in (*(op for op, _ in softmax.largest), *(reduction.op for reduction in softmax.sums))}
     inside = {result for op in (*softmax.dead, *softmax.late) for result in op.results}
     rows = QueryRows(softmax.home, softmax.mesh.name, softmax.axis, inside, ends)
-    return Queries(dims, tuple(rows.sources)) if all(rows.trace(*place) for place in places) else None
+    return Queries(dims, tuple(rows.sources)) if all(rows.trace(*summand) for summand in summands) else None
 
 
 def of_result(reduction: LinearReduction, row: int) -> int | None:

@@ -45,22 +45,22 @@ class BlockTrace:
         """The gathers whose shards blocks of `value` along `dim` need."""
         worklist = [(value, dim)]
         while worklist:  # operands come first; unrolled layers are deeper than Python's stack
-            place = worklist[-1]
-            if place not in self._sources:
-                self._sources[place] = self._read_of(*place)
-                worklist += [source for source in reversed(self._sources[place]) if source not in self._sources]
+            value_dim = worklist[-1]
+            if value_dim not in self._sources:
+                self._sources[value_dim] = self._read_of(*value_dim)
+                worklist += [source for source in reversed(self._sources[value_dim]) if source not in self._sources]
             elif worklist.pop() not in self._found:
-                self._settle(*place)
+                self._record(*value_dim)
         return self._found[value, dim]
 
-    def moves(self, value: ir.Value, dim: int) -> bool:
+    def reads_gathers(self, value: ir.Value, dim: int) -> bool:
         """True if blocks of `value` along `dim` have been traced, and need shards of gathers."""
         return bool(self._found.get((value, dim)))
 
     def _read_of(self, value: ir.Value, dim: int) -> list[ValueDim]:
         """The operands from which a block is computed block by block; records the other operands."""
         op = producer(value, self.home)
-        if op is not None and self._moves(op, dim):
+        if op is not None and self._is_gathered(op, dim):
             return []
         along = None if op is None or self._outlives(value) else operand_dims(op, dim)
         if op is None or along is None:
@@ -70,7 +70,7 @@ class BlockTrace:
         self.read.update(operand for operand, operand_dim in sides if operand_dim is None)
         return [(operand, operand_dim) for operand, operand_dim in sides if operand_dim is not None]
 
-    def _moves(self, op: ir.Operation, dim: int) -> bool:
+    def _is_gathered(self, op: ir.Operation, dim: int) -> bool:
         return op.name == AllGatherOp.OPERATION_NAME and op not in self.whole and AllGatherOp(op).gather_axis == dim
 
     def _outlives(self, value: ir.Value) -> bool:
@@ -81,10 +81,10 @@ class BlockTrace:
         users = (use.owner.operation for use in value.uses)
         return any(user.block == self.home and user.name != REDUCE and until.is_before_in_block(user) for user in users)
 
-    def _settle(self, value: ir.Value, dim: int) -> None:
+    def _record(self, value: ir.Value, dim: int) -> None:
         gathers = frozenset[ir.Operation]().union(*(self._found[source] for source in self._sources[value, dim]))
         op = producer(value, self.home)
-        if op is not None and self._moves(op, dim):
+        if op is not None and self._is_gathered(op, dim):
             gathers = frozenset([op])
         if op is not None and gathers:
             self.moving[op, dim] = gathers

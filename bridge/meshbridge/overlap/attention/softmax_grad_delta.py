@@ -80,7 +80,7 @@ def softmax_grad_delta(op: ir.Operation, exponential: ir.Operation, keys: int, n
     if number not in map(numbering.number, product.by_key):
         return None
     for gradients in product.by_key:
-        for pair in _pairs(_behind(gradients), op, numbering, product.kind(numbering, gradients), keys):
+        for pair in _pairs(_viewed(gradients), op, numbering, product.kind(numbering, gradients), keys):
             order = _order(pair, keys)
             if order is not None:
                 factors = _quotient(product.by_query, pair.by_query, numbering)
@@ -125,7 +125,7 @@ def _product(value: ir.Value, keys: int) -> _Product:
     return product
 
 
-def _behind(value: ir.Value) -> _Viewed:
+def _viewed(value: ir.Value) -> _Viewed:
     """The value of which `value` is a conversion or transpose."""
     dims = tuple(range(len(shape_of(value))))
     while (op := defining_op(value)) is not None and op.name in (_CONVERT, TRANSPOSE):
@@ -169,7 +169,7 @@ def _pairs(view: _Viewed, before: ir.Operation, numbering: ValueNumbering, kind:
             return
         for side in (0, 1):
             if op.name == DOT and numbering.number(op.operands[1 - side]) == wanted:
-                weights = _behind(op.operands[side])
+                weights = _viewed(op.operands[side])
                 factors = _product(weights.value, keys) if len(weights.dims) == len(view.dims) else _Product(())
                 if factors.by_key and factors.kind(numbering) == kind:
                     yield _ProductPair(product, view.dims, values, op, weights, side, factors.by_query)

@@ -141,11 +141,11 @@ class ZigzagExchange:
         self.device = build.group_index(mesh, mesh_axes=[axis], at=builder)
         self._even = builder.compare("EQ", builder.elementwise("remainder", self.device, 2), 0)
 
-    def exchanged(self, places: Sequence[ValueDim]) -> tuple[Half, Half]:
+    def exchanged(self, value_dims: Sequence[ValueDim]) -> tuple[Half, Half]:
         """The halves of this device in the zigzag layout: the earlier and the later one."""
         builder = self.builder
         early, late = [], []
-        for value, dim in places:
+        for value, dim in value_dims:
             pieces = (builder.slice(value, dim, half * self.size, self.size) for half in (0, 1))
             came = [self._permuted(piece, self._owners(half)) for half, piece in enumerate(pieces)]
             early.append(builder.select(self._even, *came))
@@ -197,5 +197,5 @@ class ZigzagExchange:
     def _permuted(self, value: ir.Value, pairs: Pairs) -> ir.Value:
         if (pairs[:, 0] == pairs[:, 1]).all():  # the first halves of two devices
             return value
-        attrs = Groups().moves(self.mesh, axis_digits(self.mesh, (self.axis,)), pairs)
+        attrs = Groups().permute(self.mesh, axis_digits(self.mesh, (self.axis,)), pairs)
         return self.builder.value("collective_permute", value.type, [value], attrs)

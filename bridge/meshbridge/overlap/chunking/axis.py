@@ -60,15 +60,15 @@ class ChunkedOps:
         "The number of an operation's signature, by its first result."
         self._known: dict[tuple[object, ...], ChunkedOp | None] = {}
 
-    def chunked(self, made: BlockOp, value: int, rows: ChunkAxis) -> ChunkedOp | None:
+    def chunked(self, made: BlockOp, value: int, axis: ChunkAxis) -> ChunkedOp | None:
         """How an operation works on chunks of its operand or result `value`; None if it cannot."""
         if not made.results:
             return None
-        key: tuple[object, ...] = (self._kind(made), (*made.operands, *made.results).index(value), rows)
+        key: tuple[object, ...] = (self._kind(made), (*made.operands, *made.results).index(value), axis)
         if made.name == REDUCE:
             key = (*key, made.operands[1])  # what the sum starts from
         if key not in self._known:
-            self._known[key] = _chunked(self._interface, made.op, self._values.all[value], rows, self.pieces)
+            self._known[key] = _chunked(self._interface, made.op, self._values.all[value], axis, self.pieces)
         return self._known[key]
 
     def _kind(self, made: BlockOp) -> int:
@@ -78,15 +78,15 @@ class ChunkedOps:
         return kind
 
 
-def _chunked(interface: Interface, op: ir.Operation, value: ir.Value, rows: ChunkAxis, pieces: int) -> ChunkedOp | None:
-    if op.name in OPERATION_NAMES and (carried_by_collective := _moved(op, value, rows, pieces)) is not None:
+def _chunked(interface: Interface, op: ir.Operation, value: ir.Value, axis: ChunkAxis, pieces: int) -> ChunkedOp | None:
+    if op.name in OPERATION_NAMES and (carried_by_collective := _moved(op, value, axis, pieces)) is not None:
         return carried_by_collective
     rule = interface.rule(op)
     if not rule.has_rule or not _keeps_attributes(op):
         return None
     sides = list(zip((*op.operands, *op.results), (*rule.operands, *rule.results), strict=True))
     own = next(dims for end, dims in sides if end == value)
-    loop_and_outer = _stretch(own[rows.dim], rows.outer, rule, pieces)
+    loop_and_outer = _stretch(own[axis.dim], axis.outer, rule, pieces)
     if loop_and_outer is None or any(exchange.loop == loop_and_outer[0] for exchange in rule.exchanges):
         return None
     loop, outer = loop_and_outer
@@ -110,21 +110,21 @@ def _summed(
     return ChunkedOp(operands, results, kind)
 
 
-def _moved(op: ir.Operation, value: ir.Value, rows: ChunkAxis, pieces: int) -> ChunkedOp | None:
+def _moved(op: ir.Operation, value: ir.Value, axis: ChunkAxis, pieces: int) -> ChunkedOp | None:
     """The same for a collective that concatenates or splits shards along the axis."""
     if len(op.operands) != 1 or len(op.results) != 1:
         return None
     operand_shape, result_shape = (shape_of(end) for end in (op.operands[0], op.results[0]))
-    if len(operand_shape) != len(result_shape) or operand_shape[rows.dim] == result_shape[rows.dim]:
+    if len(operand_shape) != len(result_shape) or operand_shape[axis.dim] == result_shape[axis.dim]:
         return None
-    smaller, larger = sorted((operand_shape[rows.dim], result_shape[rows.dim]))
+    smaller, larger = sorted((operand_shape[axis.dim], result_shape[axis.dim]))
     count, remainder = divmod(larger, smaller)
-    is_larger = shape_of(value)[rows.dim] == larger
-    outer, uneven = divmod(rows.outer, count) if is_larger else (rows.outer, 0)
+    is_larger = shape_of(value)[axis.dim] == larger
+    outer, uneven = divmod(axis.outer, count) if is_larger else (axis.outer, 0)
     if remainder or uneven or smaller % (outer * pieces):
         return None
-    few, many = ChunkAxis(rows.dim, outer), ChunkAxis(rows.dim, outer * count)
-    return ChunkedOp((few,), (many,)) if operand_shape[rows.dim] == smaller else ChunkedOp((many,), (few,))
+    few, many = ChunkAxis(axis.dim, outer), ChunkAxis(axis.dim, outer * count)
+    return ChunkedOp((few,), (many,)) if operand_shape[axis.dim] == smaller else ChunkedOp((many,), (few,))
 
 
 def _keeps_attributes(op: ir.Operation) -> bool:
@@ -168,12 +168,12 @@ def op_on_chunk(builder: Builder, op: ir.Operation, operands: list[ir.Value], ca
     copy = op.clone(ip=builder.ip)
     for number, operand in enumerate(operands):
         copy.operands[number] = operand
-    for result, rows in zip(copy.results, carried.results, strict=True):
-        if rows is not None:
-            result.set_type(resized(ir.RankedTensorType(result.type), rows.dim, divide=pieces))
-    rows = carried.results[0]
-    if op.name in _SIZES and rows is not None:
+    for result, axis in zip(copy.results, carried.results, strict=True):
+        if axis is not None:
+            result.set_type(resized(ir.RankedTensorType(result.type), axis.dim, divide=pieces))
+    axis = carried.results[0]
+    if op.name in _SIZES and axis is not None:
         sizes = [*integers(op.attributes[_SIZES[op.name]])]
-        sizes[rows.dim] //= pieces
+        sizes[axis.dim] //= pieces
         copy.attributes[_SIZES[op.name]] = integers_attr(sizes)
     return copy

@@ -102,18 +102,18 @@ class Segment:
                 chunks.append(chunk[value])
         return {value: self._join(builder.ip, chunks, *self.results[value]) for value, chunks in parts.items()}
 
-    def _take(self, builder: Builder, value: ir.Value, rows: ChunkAxis | None, number: int) -> ir.Value:
-        if rows is None:
+    def _take(self, builder: Builder, value: ir.Value, axis: ChunkAxis | None, number: int) -> ir.Value:
+        if axis is None:
             return value
-        smaller = resize_uniform(value, rows.dim, divide=self.pieces)
-        return smaller(builder) if smaller else LoopDivision(self.pieces, rows.outer).take(builder, value, rows.dim, number)
+        smaller = resize_uniform(value, axis.dim, divide=self.pieces)
+        return smaller(builder) if smaller else LoopDivision(self.pieces, axis.outer).take(builder, value, axis.dim, number)
 
     def _join(self, ip: ir.InsertionPoint, parts: list[ir.Value], op: ir.Operation, carried: ChunkedOp, number: int) -> ir.Value:
         builder = Builder(op.location, ip)
-        rows = carried.results[number]
-        if rows is None:
+        axis = carried.results[number]
+        if axis is None:
             return reduce(lambda total, chunk: builder.elementwise(COMBINERS[carried.summed], total, chunk), parts)
-        return LoopDivision(self.pieces, rows.outer).join(builder, parts, rows.dim)
+        return LoopDivision(self.pieces, axis.outer).join(builder, parts, axis.dim)
 
 
 Beginnings = Mapping[int, ChunkedOp]
@@ -181,7 +181,7 @@ class _SegmentGrowth:
         self.index = of.index
         self.beginnings = beginnings
         self.carried: dict[int, ChunkedOp] = {}
-        self.rows: dict[int, ChunkAxis] = {}
+        self.chunk_axes: dict[int, ChunkAxis] = {}
         "The axis of the results."
         self.reached: set[int] = set()
         "The numbers of operations that read chunked values."
@@ -208,7 +208,7 @@ class _SegmentGrowth:
             return None
         if not any(operations[number].name == DOT and not carried.summed for number, carried in self.carried.items()):
             return None
-        if any(self._joins_large(value) for value in self.rows):
+        if any(self._joins_large(value) for value in self.chunk_axes):
             return None
         return Segment(tuple((operations[number].op, carried) for number, carried in self.carried.items()), self.of.pieces)
 
@@ -230,12 +230,12 @@ class _SegmentGrowth:
         self.carried[number] = carried
         closes = made.name in _CLOSING and number not in self.beginnings and not self._is_small(made)
         self.closed |= closes and _axes(made.op) in self._axes
-        for result, rows in zip(made.results, carried.results, strict=True):
+        for result, axis in zip(made.results, carried.results, strict=True):
             reading = self.index.readers_of(result)
-            if rows is None or closes:
+            if axis is None or closes:
                 self.depending.update(reading)
             else:
-                self.rows[result] = rows
+                self.chunk_axes[result] = axis
                 self.reached.update(reading)
                 self.end = max(self.end, *reading[-1:])
 
@@ -249,17 +249,17 @@ class _SegmentGrowth:
         """How an operation works on chunks of its operands; None if the axis ends there."""
         if made.name == AllGatherOp.OPERATION_NAME and not self._is_small(made):
             return None
-        known = next((value for value in made.operands if value in self.rows), None)
+        known = next((value for value in made.operands if value in self.chunk_axes), None)
         if known is None:
             return None  # an inner operation reads the chunked value
-        carried = self.of.chunking.chunked(made, known, self.rows[known])
+        carried = self.of.chunking.chunked(made, known, self.chunk_axes[known])
         if carried is None:
             return None
         needed = list(zip(made.operands, carried.operands, strict=True))
-        if any(value in self.rows and self.rows[value] != rows for value, rows in needed):
+        if any(value in self.chunk_axes and self.chunk_axes[value] != axis for value, axis in needed):
             return None
-        for value, rows in needed:
-            if value not in self.rows and rows is not None and (missing := self._beginnings(value, rows)):
+        for value, axis in needed:
+            if value not in self.chunk_axes and axis is not None and (missing := self._beginnings(value, axis)):
                 raise _MissingBeginnings(missing)
         return carried
 
@@ -269,20 +269,20 @@ class _SegmentGrowth:
     def _bytes(self, made: BlockOp) -> float:
         return max(map(self.of.values.tensor_bytes, (*made.operands, *made.results)))
 
-    def _beginnings(self, value: int, rows: ChunkAxis) -> Beginnings:
+    def _beginnings(self, value: int, axis: ChunkAxis) -> Beginnings:
         """Further initial collectives from which `value` is computed along the axis."""
-        key = value, rows, self._least
+        key = value, axis, self._least
         opened = self.of.opened.get(key)
         if opened is None:
-            opened = self.of.opened[key] = self._opened(value, rows)
+            opened = self.of.opened[key] = self._opened(value, axis)
         return {number: carried for number, carried in opened.items() if number not in self.beginnings}
 
-    def _opened(self, value: int, rows: ChunkAxis) -> Beginnings:
+    def _opened(self, value: int, axis: ChunkAxis) -> Beginnings:
         """Initial collectives from which `value` is computed along the axis."""
         opened: dict[int, ChunkedOp] = {}
-        worklist, visited = [(value, rows)], set[int]()
+        worklist, visited = [(value, axis)], set[int]()
         while worklist:
-            value, rows = worklist.pop()
+            value, axis = worklist.pop()
             number = self.index.makers.get(value)
             if value in visited or number is None:
                 continue
@@ -290,7 +290,7 @@ class _SegmentGrowth:
             if len(visited) > _TRACED:
                 return {}
             made = self.index.operations[number]
-            carried = self.of.chunking.chunked(made, value, rows)
+            carried = self.of.chunking.chunked(made, value, axis)
             if carried is None:
                 continue
             if made.name in OPENING | _CLOSING and not self._is_small(made):

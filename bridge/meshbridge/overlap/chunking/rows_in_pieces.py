@@ -68,18 +68,18 @@ class RowsInPieces(Pass):
     def run_with(self, module: ir.Module, analyses: Analyses) -> bool:
         with module.context, ir.Location.unknown(module.context):
             if self.target is None:
-                chosen = disjoint(ways[0] for ways in self._ways(module, analyses))
+                chosen = disjoint(segments[0] for segments in self._candidates(module, analyses))
                 rewrite(chosen)
                 return bool(chosen)
             return self._divide_what_pays(module, self.target, analyses)
 
-    def _ways(self, module: ir.Module, analyses: Analyses) -> Iterator[list[Segment]]:
+    def _candidates(self, module: ir.Module, analyses: Analyses) -> Iterator[list[Segment]]:
         """For each collective at which a segment can start, its segments."""
         for block in dict.fromkeys(op.block for op in find(module.operation, OPENING)):
-            segments = Segments(BlockIndex.of(block, analyses), self.pieces)
-            for number in segments.openings():
-                if ways := list(segments.of(number, self.least)):
-                    yield ways
+            found = Segments(BlockIndex.of(block, analyses), self.pieces)
+            for number in found.openings():
+                if segments := list(found.of(number, self.least)):
+                    yield segments
 
     def _divide_what_pays(self, module: ir.Module, target: CompileTarget, analyses: Analyses) -> bool:
         """Divides each kind of segments that shortens the predicted step. Raises MeshError for a target without a device."""
@@ -88,11 +88,11 @@ class RowsInPieces(Pass):
         by_kind: dict[object, list[Segment]] = {}
         gains: dict[object, float] = defaultdict(float)
         try:
-            for ways in self._ways(module, analyses):
-                gain, way = max(((price.gain(way), way) for way in ways), key=itemgetter(0))
+            for segments in self._candidates(module, analyses):
+                gain, segment = max(((price.gain(each), each) for each in segments), key=itemgetter(0))
                 if gain > 0:
-                    by_kind.setdefault(way.kind, []).append(way)
-                    gains[way.kind] += gain
+                    by_kind.setdefault(segment.kind, []).append(segment)
+                    gains[segment.kind] += gain
         except MeshError:  # no step can be predicted; the report says why
             return False
         most = sorted(gains, key=lambda kind: -gains[kind])[:KINDS]

@@ -14,9 +14,9 @@ def peelable(loop: ir.Operation) -> CountedLoop | None:
     by a step removes one iteration."""
     counted = counted_loop(loop)
     tested = list(loop.regions[0].blocks[0].operations)[-1].operands[0]
-    if counted is None or counted.trips < 2 or op_of(tested).name != "stablehlo.compare":  # annotations may be in between
+    if counted is None or counted.trip_count < 2 or op_of(tested).name != "stablehlo.compare":  # annotations may be in between
         return None
-    return counted if replace(counted.values, limit=_earlier(counted)).trips == counted.trips - 1 else None
+    return counted if replace(counted.values, limit=_earlier(counted)).trip_count == counted.trip_count - 1 else None
 
 
 def _earlier(counted: CountedLoop) -> int:
@@ -27,7 +27,7 @@ def _earlier(counted: CountedLoop) -> int:
 def peel(loop: ir.Operation, counted: CountedLoop) -> list[ir.Operation]:
     """Removes the last iteration from `loop`, and writes it after the loop; returns its operations."""
     _stop_earlier(loop.regions[0].blocks[0], counted)
-    return _append_last_trip(loop)
+    return _append_last_iteration(loop)
 
 
 def _stop_earlier(condition: ir.Block, counted: CountedLoop) -> None:
@@ -37,7 +37,7 @@ def _stop_earlier(condition: ir.Block, counted: CountedLoop) -> None:
     compare.operands[number] = Builder.before(compare).splat(compare.operands[number].type, _earlier(counted))
 
 
-def _append_last_trip(loop: ir.Operation) -> list[ir.Operation]:
+def _append_last_iteration(loop: ir.Operation) -> list[ir.Operation]:
     """Writes the loop's body after the loop; returns its operations."""
     copy = loop.clone(ip=ir.InsertionPoint.after(loop)).operation
     body = copy.regions[1].blocks[0]

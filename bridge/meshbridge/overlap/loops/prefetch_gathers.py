@@ -35,14 +35,14 @@ class PrefetchGathers(Pass):
                %2 = stablehlo.dot_general %x, %1
                stablehlo.return %i + 1, (what is computed of %2)
              }
-    Output:  %first = mesh.all_gather (%shard of trip 0) ...
+    Output:  %first = mesh.all_gather (%shard of iteration 0) ...
              %0:3 = stablehlo.while(%i = 0, %x = %a, %1 = %first) {       // while %i < 7
                %2 = stablehlo.dot_general %x, %1
-               %next, %_ = stablehlo.optimization_barrier (%shard of trip %i + 1), %2
+               %next, %_ = stablehlo.optimization_barrier (%shard of iteration %i + 1), %2
                %following = mesh.all_gather %next ...
                stablehlo.return %i + 1, (what is computed of %2), %following
              }
-             the last trip, with %0#2 for %1
+             the last iteration, with %0#2 for %1
 
     Bytes and collectives do not change. A barrier makes the gather wait for the product that reads its predecessor: the
     predecessor's memory is free from then on, so nothing is copied, and the rest of the iteration overlaps with the gather.
@@ -155,14 +155,14 @@ def _sources(value: ir.Value) -> Sequence[ir.Value]:
 def _pipeline(loop: _PipelinedLoop) -> None:
     """Carries prefetched values from iteration to iteration. The last iteration gathers again, or is peeled."""
     values = [gathered.value for gathered in loop.gathered]
-    first_trip = _NextIteration(loop.body, dict(enumerate(loop.op.operands)), Builder.before(loop.op))
-    initial = [first_trip.made(value) for value in values]
+    first_iteration = _NextIteration(loop.body, dict(enumerate(loop.op.operands)), Builder.before(loop.op))
+    initial = [first_iteration.made(value) for value in values]
     wider_loop = _with_carried(loop.op, initial)
     body = wider_loop.regions[1].blocks[0]
     count = len(body.arguments) - len(initial)
     for value, carried in zip(values, list(body.arguments)[count:], strict=True):
         value.replace_all_uses_with(carried)
-    last_trip = [] if loop.again else peel(wider_loop, loop.counting)
+    last_iteration = [] if loop.again else peel(wider_loop, loop.counting)
     end = list(body.operations)[-1].operation
     product = loop.gathered[-1].product
     builder = Builder.after(product)
@@ -173,7 +173,7 @@ def _pipeline(loop: _PipelinedLoop) -> None:
     for number, value in enumerate(following):
         end.operands[count + number] = value
     # The computation of shards and gathers in the iteration that now receives them.
-    for operations in (last_trip, [view.operation for view in body.operations]):
+    for operations in (last_iteration, [view.operation for view in body.operations]):
         erase_dead(op for op in operations if op.name in _MADE_AHEAD)
 
 

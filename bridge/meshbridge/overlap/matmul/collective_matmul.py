@@ -108,15 +108,15 @@ class CollectiveMatmul(Pass):
         rings = [[RingReduction(scatter)] for scatter in reduced if not scatter.is_gathered]
         candidates: Sequence[Sequence[Divided]] = [*products, *rings, *gathered]
         if not candidates or self.target is None:
-            return disjoint(ways[0] for ways in candidates)
+            return disjoint(divisions[0] for divisions in candidates)
         self.target.check_device()
         try:
             prices = OverlapCosts.of(module, self.target, analyses)
         except MeshError:  # no step can be predicted; the report says why
             return []
         best = []
-        for ways in candidates:
-            if prices.covers(ways[0].operations):
-                gain, way = max(((way.gain(prices), way) for way in ways), key=itemgetter(0))
-                best += [way] if gain > 0 else []
+        for divisions in candidates:
+            if prices.covers(divisions[0].operations):
+                gain, division = max(((each.gain(prices), each) for each in divisions), key=itemgetter(0))
+                best += [division] if gain > 0 else []
         return disjoint(best)

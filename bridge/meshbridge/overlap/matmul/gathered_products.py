@@ -113,8 +113,8 @@ def gathered_products(module: ir.Module, most: int, least: int) -> Iterator[list
         if DYNAMIC in sizes or is_divided(collective.operands[0]):
             continue
         readers = _readers(collective)
-        if readers and (ways := [*_ways(collective, readers, most, least)]):
-            yield ways
+        if readers and (divisions := [*_divisions(collective, readers, most, least)]):
+            yield divisions
 
 
 def _readers(collective: ir.Operation) -> tuple[ReadingProduct, ...]:
@@ -128,7 +128,9 @@ def _readers(collective: ir.Operation) -> tuple[ReadingProduct, ...]:
     return tuple(readers[op] for op in in_program_order(readers))
 
 
-def _ways(collective: ir.Operation, readers: tuple[ReadingProduct, ...], most: int, least: int) -> Iterator[GatheredProducts]:
+def _divisions(
+    collective: ir.Operation, readers: tuple[ReadingProduct, ...], most: int, least: int
+) -> Iterator[GatheredProducts]:
     """The divisions along dimensions that the first product contracts, first those that the collective does not change."""
     shard, touched = shape_of(collective.operands[0]), collective_dims(collective)
     refused = set() if collective.name == AllGatherOp.OPERATION_NAME else set(touched)

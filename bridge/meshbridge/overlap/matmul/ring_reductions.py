@@ -76,25 +76,28 @@ class Scatter:
         one way. Devices add a `part` of the reduced value to the received sum."""
         builder = Builder.before(self.op)
         own = build.group_index(self.mesh, mesh_axes=[self.axis], at=builder)
-        ways = (_RingDirection(1, self.count - 1), _RingDirection(-1, 1))
+        directions = (_RingDirection(1, self.count - 1), _RingDirection(-1, 1))
         if halved is None:
-            total = self._sum(builder, own, ways[0], {}, part)
+            total = self._sum(builder, own, directions[0], {}, part)
         else:
             half = self.block[halved] // 2
-            sums = [self._sum(builder, own, way, {halved: (number * half, half)}, part) for number, way in enumerate(ways)]
+            sums = [
+                self._sum(builder, own, direction, {halved: (number * half, half)}, part)
+                for number, direction in enumerate(directions)
+            ]
             total = builder.concatenate(sums, halved)
         if self.is_gathered:
             total = build.all_gather(total, self.mesh, mesh_axes=[self.axis], gather_axis=self.dim, at=builder)
         self.op.results[0].replace_all_uses_with(total)
         self.op.erase()
 
-    def _sum(self, builder: Builder, own: ir.Value, way: _RingDirection, wanted: Cut, part: Part) -> ir.Value:
+    def _sum(self, builder: Builder, own: ir.Value, direction: _RingDirection, wanted: Cut, part: Part) -> ir.Value:
         """The sum of this device's block, of which the slice `wanted` travels one way."""
         rows = self.block[self.dim]
         total: ir.Value | None = None
         for step in range(self.count):
             number = builder.elementwise(
-                "remainder", builder.add(own, (way.first_block - way.offset * step) % self.count), self.count
+                "remainder", builder.add(own, (direction.first_block - direction.offset * step) % self.count), self.count
             )
             term = part(builder, self.partial, {self.dim: (builder.multiply(number, rows), rows), **wanted})
             if total is None:
@@ -102,7 +105,13 @@ class Scatter:
                 continue
             total = builder.add(
                 build.shift(
-                    total, self.mesh, mesh_axes=[self.axis], shift_axis=self.axis, offset=way.offset, rotate=True, at=builder
+                    total,
+                    self.mesh,
+                    mesh_axes=[self.axis],
+                    shift_axis=self.axis,
+                    offset=direction.offset,
+                    rotate=True,
+                    at=builder,
                 ),
                 term,
             )
@@ -132,9 +141,11 @@ class RingReduction:
         dependent = forward_slice([op], limit=_MOST_DEPENDENT)
         if len(dependent) > _MOST_DEPENDENT:
             return 0.0
-        ways = 1 if self.halved is None else 2
-        adding = (3 * (count - 1) + 1) * prices.memory_seconds(self.scatter.partial) / count + ways * count * prices.kernel_launch
-        return prices.gain_of_overlapped_reduction(op, count, ways, dependent) - adding
+        directions = 1 if self.halved is None else 2
+        adding = (3 * (count - 1) + 1) * prices.memory_seconds(
+            self.scatter.partial
+        ) / count + directions * count * prices.kernel_launch
+        return prices.gain_of_overlapped_reduction(op, count, directions, dependent) - adding
 
     def rewrite(self) -> None:
         """Writes the steps."""

@@ -344,8 +344,8 @@ class _ScheduledBlock:
     def _last_beside(self, collective: int, until: float) -> int | None:
         """The last of the late products that run beside a collective and end before `until`."""
         begin, end = _span(self.runs[collective])
-        behind = bisect_left(self._late_products, end, key=self._start)
-        for product in reversed(self._late_products[:behind]):  # products run one after the other
+        started = bisect_left(self._late_products, end, key=self._start)
+        for product in reversed(self._late_products[:started]):  # products run one after the other
             ended = _span(self.runs[product])[1]
             if ended <= begin:
                 break

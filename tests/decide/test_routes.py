@@ -1,0 +1,35 @@
+"""What it costs to hold values that a loop carries unchanged."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import meshbridge
+from testdata.program import Argument, Program
+
+LAYERS, WIDTH, TOKENS = 16, 4096, 8 * 2048
+
+
+def _frozen(weights: jax.Array, bias: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The gradient by the bias alone of layers whose weights are frozen."""
+
+    def loss(bias: jax.Array) -> jax.Array:
+        layer = jax.checkpoint(lambda x, weight: jnp.tanh(x @ weight + bias))
+        return jnp.sum(jax.lax.scan(lambda x, weight: (layer(x, weight), None), x, weights)[0])
+
+    return jax.value_and_grad(loss)(bias)
+
+
+@pytest.mark.parametrize("machine", ["neutral", "v5e:2x4"])
+def test_frozen_layers_are_gathered_in_their_loop(machine: str) -> None:
+    stacked = Argument((LAYERS, WIDTH, WIDTH), P(None, "data", None))
+    arguments = (stacked, Argument((WIDTH,), P()), Argument((TOKENS, WIDTH), P("data", None)))
+    program = Program("frozen", (("data", 8),), _frozen, arguments, (P(), P()))
+    report = meshbridge.report(program.export_for("cpu"), machine=machine)
+    gathers = [collective for collective in report.collectives if collective.kind == "all_gather"]
+    assert gathers
+    assert all(gather.executions >= LAYERS - 2 for gather in gathers), "none of them is of all layers"
+    assert report.wire_bytes < 2.2 * LAYERS * WIDTH * WIDTH * 4, "the forward and the backward pass gather once"
