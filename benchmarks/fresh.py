@@ -35,25 +35,27 @@ class Probe:
     peak_bytes: int | None = None
     text_bytes: int | None = None
     propagation: Spent | None = None
+    planned: dict[str, tuple[Spent, Spent]] = field(default_factory=dict)
     error: str = ""
 
 
-def probe(program: Path, *, limit: int, repeats: int = 3, propagation: bool = False) -> Probe:
+def probe(program: Path, *, limit: int, repeats: int = 3, propagation: bool = False, targets: Sequence[str] = ()) -> Probe:
     """The fastest first call of up to `repeats` processes of up to `limit` seconds of CPU time each."""
-    found = [_probe(program, limit, propagation)]
+    options = [*(["--propagation"] if propagation else []), *(["--planned-for", *targets] if targets else [])]
+    found = [_probe(program, limit, options)]
     while len(found) < repeats and not found[-1].error and found[-1].first and found[-1].first.cpu < ENOUGH:
-        found.append(_probe(program, limit, propagation))
+        found.append(_probe(program, limit, options))
     return min(found, key=lambda each: each.first.cpu if each.first and not each.error else float("inf"))
 
 
-def _probe(program: Path, limit: int, propagation: bool) -> Probe:
-    command = [sys.executable, "-m", "benchmarks.probe", str(program), "--limit", str(limit)]
-    done = _run([*command, "--propagation"] if propagation else command, limit)
+def _probe(program: Path, limit: int, options: Sequence[str]) -> Probe:
+    done = _run([sys.executable, "-m", "benchmarks.probe", str(program), "--limit", str(limit), *options], limit)
     figures: dict[str, Any] = {}
     for line in done.stdout.splitlines():
         figures |= json.loads(line)
     spent = {name: Spent(**figures[name]) for name in ("first", "second", "propagation") if name in figures}
-    return Probe(**figures | spent, error=_error(done, limit))
+    calls = {target: (Spent(**first), Spent(**second)) for target, (first, second) in figures.get("planned", {}).items()}
+    return Probe(**figures | spent | {"planned": calls}, error=_error(done, limit))
 
 
 def _run(command: Sequence[str], limit: int) -> subprocess.CompletedProcess[str]:

@@ -1,7 +1,8 @@
 """Partitions one program in a process that has partitioned nothing before, and prints what that took, as JSON.
 
-`python -m benchmarks.probe FILE.mlir [--propagation] [--limit SECONDS]`. The first call is from the text of the program to the
-lowered module in memory: reading, verification and lowering included. The second is the same again in the same process.
+`python -m benchmarks.probe FILE.mlir [--propagation] [--planned-for TARGET…] [--limit SECONDS]`. The first call is from the
+text of the program to the lowered module in memory: reading, verification and lowering included. The second is the same again in
+the same process.
 
 Every figure is a line of its own, printed as soon as it is known, so that a process which is ended loses only what is missing:
 
@@ -11,6 +12,8 @@ Every figure is a line of its own, printed as soon as it is known, so that a pro
 - `text_bytes`: size of the lowered module as text without source locations
 - `operations`: how many the program has before anything is done to it
 - `propagation`: what Shardy's propagation alone takes, if asked for
+- `planned`: by target, a machine with a topology and perhaps a set of compiler options behind a slash, the first and the second
+  call of a plan for it
 """
 
 from __future__ import annotations
@@ -20,14 +23,16 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from benchmarks.clock import sdy_propagation, shortest
 from meshbridge import partitioning
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
+from meshbridge.pipeline import DEFAULTS, Options
 from meshbridge.read import formats
 
 PEAK_UNIT = 1 if sys.platform == "darwin" else 1024
@@ -38,7 +43,7 @@ MEMORY = 8_000_000_000
 """Bytes of address space that the process may take: a program that needs more must not take the machine with it."""
 
 
-def lowered(data: bytes, stages: dict[str, float]) -> ir.Module:
+def lowered(data: bytes, stages: dict[str, float], options: Options = DEFAULTS) -> ir.Module:
     """From text to the lowered module; adds to `stages` the CPU seconds of each."""
     last = time.process_time()
 
@@ -50,7 +55,7 @@ def lowered(data: bytes, stages: dict[str, float]) -> ir.Module:
 
     module = formats.read(data, "program.mlir", mlir.context()).module
     note("read")
-    partitioning.partition_module(module, on_stage=note)
+    partitioning.partition_module(module, options, on_stage=note)
     return module
 
 
@@ -58,7 +63,18 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PEAK_UNIT
 
 
-def probe(data: bytes, *, propagation: bool) -> Iterator[tuple[str, object]]:
+def planned(data: bytes, targets: Iterable[str]) -> dict[str, list[dict[str, float]]]:
+    """What the first and the second call take by target (see above)."""
+    spent = {}
+    for target in targets:
+        machine, _, compiler_options = target.partition("/")
+        options = Options.of(machine=machine, compiler_options=compiler_options or "default")
+        calls = (shortest(partial(lowered, data, {}, options), repeats=1)[1] for _ in range(2))
+        spent[target] = [asdict(call) for call in calls]
+    return spent
+
+
+def probe(data: bytes, *, propagation: bool, targets: Iterable[str] = ()) -> Iterator[tuple[str, object]]:
     """The figures of one program, whose text is `data`, by name. The first call is one only where this process made none."""
     stages: dict[str, float] = {}
     before = _peak()
@@ -72,18 +88,20 @@ def probe(data: bytes, *, propagation: bool) -> Iterator[tuple[str, object]]:
     yield "second", asdict(shortest(lambda: lowered(data, {}), repeats=1)[1])
     if propagation:
         yield "propagation", asdict(sdy_propagation(data.decode()))
+    yield "planned", planned(data, targets)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("program", type=Path)
     parser.add_argument("--propagation", action="store_true", help="also measure sdy-propagation-pipeline")
+    parser.add_argument("--planned-for", nargs="+", default=[], metavar="TARGET", help="also measure plans for these")
     parser.add_argument("--limit", type=int, help="seconds of CPU time after which the process ends by SIGXCPU")
     options = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     if options.limit:
         resource.setrlimit(resource.RLIMIT_CPU, (options.limit, options.limit + 1))
-    for name, figure in probe(options.program.read_bytes(), propagation=options.propagation):
+    for name, figure in probe(options.program.read_bytes(), propagation=options.propagation, targets=options.planned_for):
         print(json.dumps({name: figure}), flush=True)
 
 

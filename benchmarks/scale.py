@@ -37,6 +37,8 @@ class Case:
     sizes: str = "llama"
     kept: str = ""
     propagation: bool = False
+    targets: tuple[str, ...] = ()
+    "What it is also planned for: machines with a topology, perhaps with a set of compiler options behind a slash."
 
     @property
     def devices(self) -> int:
@@ -65,32 +67,58 @@ class Case:
 
 @dataclass(frozen=True)
 class Suite:
-    """What is measured together: a step beside Shardy's propagation, one large program, growth with ops and with devices."""
+    """What is measured together: a step beside Shardy's propagation, one large program, growth with ops and with devices, and
+    plans for topologies."""
 
     step: Case
     large: Case
     growth: tuple[Case, ...]
     meshes: Mapping[str, tuple[Case, ...]]
+    topologies: tuple[Case, ...]
 
     @property
     def cases(self) -> tuple[Case, ...]:
         """All programs."""
-        return (self.step, self.large, *self.growth, *(case for cases in self.meshes.values() for case in cases))
+        return (
+            self.step,
+            self.large,
+            *self.growth,
+            *(case for cases in self.meshes.values() for case in cases),
+            *self.topologies,
+        )
 
 
-def _suite(step: str, large: Case, growth: tuple[str, Sequence[int]], layers: int, meshes: Sequence[str]) -> Suite:
+V5P, H100 = (tuple(f"{machine}{options}" for options in ("", "/best")) for machine in ("v5p:4x4x4", "h100:1x8x8"))
+"""64 devices of each kind, under both sets of compiler options."""
+
+
+def _suite(
+    step: str, large: Case, growth: tuple[str, Sequence[int]], layers: int, meshes: Sequence[str], topologies: tuple[Case, ...]
+) -> Suite:
     return Suite(
         Case(step, kept=step, mesh="2x4", propagation=True),
         large,
         tuple(Case(f"growth-{count}", count, growth[0]) for count in growth[1]),
         {sizes: tuple(Case(f"{sizes}-{mesh}", layers, mesh, sizes) for mesh in meshes) for sizes in ("even", "uneven")},
+        topologies,
     )
 
 
 FULL = _suite(
-    "gpt12", Case("large", 32, "16x16", propagation=True), ("64x16", (13, 39, 128)), 2, ("2x4", "16x16", "64x64", "256x256")
+    "gpt12",
+    Case("large", 32, "16x16", propagation=True),
+    ("64x16", (13, 39, 128)),
+    2,
+    ("2x4", "16x16", "64x64", "256x256"),
+    (
+        Case("topologies-8", 8, "16x4", targets=(*V5P, *H100)),
+        Case("topologies-32", 32, "16x4", targets=(*V5P, *H100)),
+        Case("topologies-65536", 2, "256x256", "even", targets=("v5p:16x16x16x16", "h100:1x8192x8")),
+    ),
 )
-SMALL = _suite("gpt3", Case("large", 2, "4x2"), ("4x2", (1, 2)), 1, ("1x2", "4x4"))
+SMALL = _suite(
+    "gpt3", Case("large", 2, "4x2"), ("4x2", (1, 2)), 1, ("1x2", "4x4"), (Case("topologies-1", 1, "16x4", targets=V5P),)
+)
 """A minute's worth, to see that the command works."""
 
 
@@ -107,7 +135,9 @@ def measure(case: Case, limit: int) -> Probe:
     """The figures of one program, within so many seconds of CPU time."""
     print(case.name, file=sys.stderr, flush=True)
     error = prepare(case)
-    return Probe(error=error) if error else fresh.probe(case.path, limit=limit, propagation=case.propagation)
+    return (
+        Probe(error=error) if error else fresh.probe(case.path, limit=limit, propagation=case.propagation, targets=case.targets)
+    )
 
 
 Probes = Mapping[str, Probe]
@@ -151,6 +181,19 @@ def figures(suite: Suite, probes: Probes, imports: Mapping[str, float]) -> Itera
     yield from _growth(suite, probes)
     for cases in suite.meshes.values():
         yield from _devices([(case, probes[case.name]) for case in cases if case.name in probes])
+    for case in suite.topologies:
+        if found := probes.get(case.name):
+            yield from _planned(case, found)
+
+
+def _planned(case: Case, found: Probe) -> Iterator[Figure]:
+    """Plans for topologies, as multiples of the second call for neutral devices in the same process."""
+    yield _seconds(case, found, None)
+    for target in case.targets:
+        first, second = (
+            (call.cpu / found.second.cpu for call in found.planned[target]) if found.second and found.planned else (None, None)
+        )
+        yield Figure(f"{_title(case, found)}: {target}, over neutral devices", first, second, 2.5, "x", found.error)
 
 
 def _title(case: Case, found: Probe) -> str:

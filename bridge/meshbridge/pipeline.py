@@ -22,7 +22,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.garbage import rare_collections
 from meshbridge.ir.groups import Form, Spelling
 from meshbridge.ir.mlir import MeshError, ir
-from meshbridge.ir.passes import Analyses, Pass
+from meshbridge.ir.passes import Analyses, Pass, Recomputable
 from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge.legalize.legalize import Legalize
 from meshbridge.lowering.largest_as_floats import LargestAsFloats
@@ -321,7 +321,7 @@ def run(
 
     `analyses` are those of earlier passes of the run.
 
-    Raises RuntimeError if a pass changes the module and keeps an analysis of it, which would be wrong.
+    Raises RuntimeError if a pass changes the module and keeps an analysis of it that cannot be made again.
     """
     timings: list[Timing] = []
     analyses = {} if analyses is None else analyses
@@ -329,8 +329,11 @@ def run(
     for step in steps:
         started, before = time.perf_counter(), dict(analyses)
         changed = step.run_with(module, analyses) is not False
-        if changed and (stale := [kind.__name__ for kind in before if analyses.get(kind) is before[kind]]):
-            raise RuntimeError(f"{step.name} changes a program but keeps the analyses {', '.join(stale)}")
+        if changed:
+            for kind in [kind for kind in analyses if issubclass(kind, Recomputable)]:
+                del analyses[kind]
+            if stale := [kind.__name__ for kind in analyses if analyses[kind] is before.get(kind)]:
+                raise RuntimeError(f"{step.name} changes a program but keeps the analyses {', '.join(stale)}")
         done = time.perf_counter()
         unverified |= changed
         if unverified and (verified == "each" or (verified != "none" and step is steps[-1])):

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from math import inf
 from typing import NamedTuple
 
 from meshbridge import pipeline
-from meshbridge.cost.communication import communication
+from meshbridge.cost.communication import wire_bytes
 from meshbridge.cost.memory import memory
 from meshbridge.cost.memory_limit import memory_error, memory_excess
-from meshbridge.cost.step import MARGIN, predict
+from meshbridge.cost.step import MARGIN, schedule
+from meshbridge.decide.decide import Propagation
 from meshbridge.decide.decisions import Decisions
 from meshbridge.ir import mlir
 from meshbridge.ir.errors import MemoryWarning
-from meshbridge.ir.mlir import MeshError, ir, main_function
+from meshbridge.ir.mlir import MeshError, functions_to_partition, ir, main_function
 from meshbridge.ir.passes import Analyses
-from meshbridge.machines.target import Target
-from meshbridge.pipeline import OnPass, Options, PlanVariant, Timing
+from meshbridge.machines.compile_target import CompileTarget
+from meshbridge.pipeline import OnPass, Options, PlanVariant, Stage, Timing
 from meshbridge.read.formats import copy_module
 
 FACTORS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0)
@@ -63,39 +64,39 @@ class Plan(NamedTuple):
     variant: PlanVariant
     module: ir.Module
     "One device's program."
+    analyses: Analyses
 
 
-def best_plan(
-    variants: Sequence[PlanVariant], devices: Target | None, limit: float, planned: Callable[[PlanVariant], ir.Module | None]
-) -> Plan:
-    """The plan of the `variants` with the shortest predicted step on the `devices`; without any, that of the first variant.
-    Memory is priced at the lowest of FACTORS at which a plan needs at most `limit` bytes. `planned` returns None for a variant
-    without a plan of its own.
+def best_plan(variants: Sequence[PlanVariant], target: CompileTarget, planned: Callable[[PlanVariant], Plan | None]) -> Plan:
+    """The plan of the `variants` with the shortest predicted step on the target; without a topology, that of the first variant.
+    Memory is priced at the lowest of FACTORS at which a plan needs at most as many bytes as the target's user has written.
+    `planned` returns None for a variant without a plan of its own.
 
     Raises MeshError if no plan fits, with the missing bytes and the tensors of the plan that needs least.
     """
+    limit = target.written_limit
     least: tuple[float, ir.Module] | None = None
     for factor in FACTORS:
         fitting: list[Plan] = []
         for variant in (variant._replace(memory_factor=factor) for variant in variants):
-            if (module := planned(variant)) is None:
+            if (plan := planned(variant)) is None:
                 continue
-            needed = memory(main_function(module)).peak if limit < inf else 0.0
+            needed = memory(main_function(plan.module), plan.analyses).peak if limit < inf else 0.0
             if needed <= limit:
-                fitting.append(Plan(variant, module))
+                fitting.append(plan)
             elif least is None or needed < least[0]:
-                least = needed, module
+                least = needed, plan.module
         if fitting:
-            return _fastest(fitting, devices)
+            return _fastest(fitting, target)
     assert least is not None
     raise memory_error(least[1], limit)
 
 
-def _fastest(plans: Sequence[Plan], devices: Target | None) -> Plan:
-    if devices is None:
+def _fastest(plans: Sequence[Plan], target: CompileTarget) -> Plan:
+    if target.devices is None or len(plans) == 1:
         return plans[0]
     try:
-        steps = [predict(plan.module, devices) for plan in plans]
+        steps = [schedule(plan.module, target, analyses=plan.analyses) for plan in plans]
     except MeshError:  # the report explains why the prediction fails
         return plans[0]
     worth = admitted([plan.variant for plan in plans], [step.seconds for step in steps])
@@ -103,10 +104,10 @@ def _fastest(plans: Sequence[Plan], devices: Target | None) -> Plan:
     equal = [number for number in worth if steps[number].seconds <= longest]
     if len(equal) == 1:
         return plans[equal[0]]
-    wire_bytes = {number: communication(plans[number].module).wire_bytes for number in equal}
-    least = min(equal, key=lambda number: wire_bytes[number])
-    seconds_per_byte = steps[least].communication_seconds / wire_bytes[least] if wire_bytes[least] else 0.0
-    return plans[min(equal, key=lambda number: seconds_per_byte * wire_bytes[number] + steps[number].exposed_seconds)]
+    sent = {number: wire_bytes(plans[number].module) for number in equal}
+    least = min(equal, key=lambda number: sent[number])
+    seconds_per_byte = steps[least].communication_seconds / sent[least] if sent[least] else 0.0
+    return plans[min(equal, key=lambda number: seconds_per_byte * sent[number] + steps[number].exposed_seconds)]
 
 
 def admitted(variants: Sequence[PlanVariant], seconds: Sequence[float]) -> list[int]:
@@ -118,75 +119,79 @@ def admitted(variants: Sequence[PlanVariant], seconds: Sequence[float]) -> list[
     ]
 
 
-def best_plan_of(legal: ir.Module, options: Options, timings: list[Timing], on_pass: OnPass | None) -> Plan:
-    """The best plan of a `legal` module among `plan_variants(options)`. Adds to the `timings`, and repeats the warnings of that
-    plan. Raises MeshError if no plan keeps the user's memory limit."""
-    caught, hashes = dict[PlanVariant, list[warnings.WarningMessage]](), set[bytes]()
+@dataclass(frozen=True)
+class Planner:
+    """Plans a `legal` module, which stays as it is but for the numbering of axes, in variants that share what does not depend on
+    their prices."""
 
-    def planned(variant: PlanVariant) -> ir.Module | None:
-        copy = copy_module(legal)
-        with warnings.catch_warnings(record=True) as caught[variant]:
+    legal: ir.Module
+    options: Options
+    timings: list[Timing] = field(default_factory=list)
+    "The times of the passes of all plans."
+    on_pass: OnPass | None = None
+    _propagation: Propagation = field(default_factory=Propagation)
+    _caught: dict[PlanVariant, list[warnings.WarningMessage]] = field(default_factory=dict)
+    _seen: set[bytes] = field(default_factory=set)
+    "Hashes of the plans so far, after partitioning."
+
+    def best(self) -> Plan:
+        """The best plan among `plan_variants` of the options. Repeats its warnings. Raises MeshError if no plan keeps the user's
+        memory limit."""
+        plan = best_plan(plan_variants(self.options), self.options.target, self._new_plan)
+        fitting = self.fitting(plan.module, plan.analyses)
+        if fitting is not None:
+            return fitting
+        for warning in self._caught[plan.variant]:
+            warnings.warn(warning.message, stacklevel=2)
+        return plan
+
+    def fitting(self, planned: ir.Module, analyses: Analyses | None = None) -> Plan | None:
+        """The best plan that fits the memory of the machine's device, if the `planned` one, which has these analyses, does not;
+        None if that fits. Warns and returns None if no plan fits. Does not search if arguments and results alone, or the plan
+        under the highest price of memory, are too large."""
+        limit = self.options.target.implied_limit
+        needed = memory(main_function(planned), analyses) if limit < inf else None
+        if needed is None or needed.peak <= limit:
+            return None
+        if needed.peak - needed.temporaries <= limit:
+            limited = replace(self, options=self.options.limited(limit), _caught={}, _seen=set())
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # this plan is not returned
+                frugal = limited.plan(PlanVariant(memory_factor=FACTORS[-1]))
+            if frugal is not None and memory(main_function(frugal.module), frugal.analyses).peak <= limit:
+                return limited.best()
+        text = memory_excess(planned, limit).replace("the limit of", f"'{self.options.target.name}' has,")
+        warnings.warn(f"warning: {text}; memory-limit 'none' plans as if it fitted", MemoryWarning, stacklevel=2)
+        return None
+
+    def plan(self, variant: PlanVariant, seen: set[bytes] | None = None) -> Plan | None:
+        """One device's program on the mesh dialect, on which plans are compared. None if the variant has no plan of its own, or
+        a plan whose hash is among those `seen`; else adds the hash. Raises MeshError with a source location."""
+        decide, *stages = pipeline.build(_in_mesh(self.options), variant).starting_at("legal").stages
+        decided: Analyses = {Propagation: self._propagation}
+        self._run(decide, self.legal, decided)
+        decisions: Decisions = decided[Decisions]
+        if not decisions.is_as_requested:
+            return None
+        module = copy_module(self.legal)
+        analyses: Analyses = {Decisions: decisions.on_copy(functions_to_partition(self.legal), functions_to_partition(module))}
+        for stage in stages:
+            self._run(stage, module, analyses)
+            if stage.name == "partitioned" and seen is not None:
+                if (plan := sha256(mlir.to_bytecode(module)).digest()) in seen:
+                    return None
+                seen.add(plan)
+        return Plan(variant, module, analyses)
+
+    def _new_plan(self, variant: PlanVariant) -> Plan | None:
+        with warnings.catch_warnings(record=True) as self._caught[variant]:
             warnings.simplefilter("always")
-            return copy if plan_in(copy, _in_mesh(options), variant, timings, seen=hashes, on_pass=on_pass) else None
+            return self.plan(variant, self._seen)
 
-    plan = best_plan(plan_variants(options), options.target.devices, options.target.written_limit, planned)
-    fitting = fitting_plan(plan.module, legal, options, timings, on_pass)
-    if fitting is not None:
-        return fitting
-    for warning in caught[plan.variant]:
-        warnings.warn(warning.message, stacklevel=2)
-    return plan
+    def _run(self, stage: Stage, module: ir.Module, analyses: Analyses) -> None:
+        self.timings.extend(pipeline.run(stage.passes, module, verified="none", analyses=analyses, on_pass=self.on_pass))
 
 
 def _in_mesh(options: Options) -> Options:
     """The options for one device's program on the mesh dialect, on which plans are compared."""
     return replace(options, emit="mesh", stablehlo_version=None, ops=())
-
-
-def fitting_plan(
-    planned: ir.Module, legal: ir.Module, options: Options, timings: list[Timing], on_pass: OnPass | None
-) -> Plan | None:
-    """The best plan that fits the memory of the machine's device, if the `planned` one does not; None if that fits. Warns and
-    returns None if no plan fits. Does not search if arguments and results alone, or the plan under the highest price of memory,
-    are too large."""
-    limit = options.target.implied_limit
-    needed = memory(main_function(planned)) if limit < inf else None
-    if needed is None or needed.peak <= limit:
-        return None
-    limited = options.limited(limit)
-    if needed.peak - needed.temporaries <= limit:
-        frugal = copy_module(legal)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # this plan is not returned
-            plan_in(frugal, _in_mesh(limited), PlanVariant(memory_factor=FACTORS[-1]), timings, on_pass=on_pass)
-        if memory(main_function(frugal)).peak <= limit:
-            return best_plan_of(legal, limited, timings, on_pass)
-    text = memory_excess(planned, limit).replace("the limit of", f"'{options.target.name}' has,")
-    warnings.warn(f"warning: {text}; memory-limit 'none' plans as if it fitted", MemoryWarning, stacklevel=2)
-    return None
-
-
-def plan_in(
-    module: ir.Module,
-    options: Options,
-    variant: PlanVariant,
-    timings: list[Timing] | None = None,
-    *,
-    seen: set[bytes] | None = None,
-    on_pass: OnPass | None = None,
-) -> bool:
-    """Partitions a legal `module` in place by one variant, to the form of the options, and adds the time of each pass to
-    `timings`. Returns False if the variant has no plan of its own, or a plan whose hash is among those `seen`; else adds the
-    hash. Raises MeshError with a source location."""
-    analyses = Analyses()
-    for stage in pipeline.build(options, variant).starting_at("legal").stages:
-        took = pipeline.run(stage.passes, module, verified="none", analyses=analyses, on_pass=on_pass)
-        if timings is not None:
-            timings += took
-        if stage.name == "decided" and not analyses[Decisions].is_as_requested:
-            return False
-        if stage.name == "partitioned" and seen is not None:
-            if (plan := sha256(mlir.to_bytecode(module)).digest()) in seen:
-                return False
-            seen.add(plan)
-    return True

@@ -350,6 +350,18 @@ def test_scale_measures_in_processes_of_their_own(
     assert "largest over smallest" in capsys.readouterr().out
 
 
+def test_scale_compares_plans_for_topologies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With what a neutral plan takes in the same process."""
+    monkeypatch.setattr(scale, "PROGRAMS", tmp_path)
+    assert scale.main(["--small", "--only", "topologies", "--json", str(tmp_path / "out.json")]) == 0
+    (found,) = json.loads((tmp_path / "out.json").read_text())["programs"].values()
+    assert list(found["planned"]) == ["v5p:4x4x4", "v5p:4x4x4/best"]
+    assert all(call["cpu"] > found["second"]["cpu"] for calls in found["planned"].values() for call in calls)
+    assert "v5p:4x4x4/best, over neutral devices" in capsys.readouterr().out
+
+
 def test_scale_reports_what_does_not_end(tmp_path: Path) -> None:
     path = tmp_path / "gpt12.mlir"
     path.write_text("func.func @main() {")

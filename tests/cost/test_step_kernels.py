@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshbridge.cost.memory import memory
-from meshbridge.cost.step import step_seconds
+from meshbridge.cost.step import schedule
 from meshbridge.ir.mlir import main_function
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.machines.target import of_machine
@@ -68,7 +68,7 @@ def test_products_may_write_what_is_made_of_their_results() -> None:
         (exponential + sums + f"return %e, %s : {TENSOR}, tensor<{SIZE}xbf16>", f"{TENSOR}, tensor<{SIZE}xbf16>", 3),
     ):
         module = read(body, f"%a: {TENSOR}, %b: {TENSOR}", results)
-        seconds = step_seconds(module, CompileTarget.of(GPUS), epilogues=True)
+        seconds = schedule(module, CompileTarget.of(GPUS), epilogues=True).seconds
         assert seconds == pytest.approx(PRODUCT + moving(passes, passes // 2 + 1), rel=1e-3)
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshbridge import pipeline
 from meshbridge.cost.schedule import Task, list_schedule
-from meshbridge.cost.step import PredictedStep, predict
+from meshbridge.cost.step import PredictedStep, Schedule, predict
 from meshbridge.dialect import assembly
 from meshbridge.ir.mlir import context
+from meshbridge.ir.passes import Analyses
+from meshbridge.lowering.lower_collectives import LowerCollectives
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import of_machine
+from meshbridge.overlap.schedule.keep_schedule import KeepSchedule
 from meshbridge.pipeline import PlanVariant
-from meshbridge.plan_variants import best_plan
+from meshbridge.plan_variants import Plan, best_plan
 from tests.cost.small_steps import (
     BYTES,
     GPU,
@@ -191,11 +195,11 @@ def test_of_plans_that_take_as_long_one_that_hides_more_may_send_more() -> None:
         PlanVariant(hides=True): more + hidden,
         PlanVariant(hides=True, keeps_queries=True): hidden + zeros,
     }
-    planned = {way: read(body + end, arguments, results) for way, body in bodies.items()}
-    target = of_machine(GPUS)
+    planned = {way: Plan(way, read(body + end, arguments, results), {}) for way, body in bodies.items()}
+    target = CompileTarget.of(GPUS)
     waits, hides, least = planned
-    assert best_plan([waits, hides], target, math.inf, planned.__getitem__).variant == hides
-    assert best_plan([waits, hides, least], target, math.inf, planned.__getitem__).variant == least
+    assert best_plan([waits, hides], target, planned.__getitem__).variant == hides
+    assert best_plan([waits, hides, least], target, planned.__getitem__).variant == least
 
 
 def test_a_loop_is_scheduled_once_and_counted_often() -> None:
@@ -205,6 +209,19 @@ def test_a_loop_is_scheduled_once_and_counted_often() -> None:
     assert [each.executions for each in dots] == [5, 5]
     (loop,) = [each for each in step.slices if each.resource == "loops"]
     assert (loop.name, loop.seconds) == ("stablehlo.while of 5 iterations", pytest.approx(step.seconds))
+
+
+def test_passes_share_a_schedule_until_one_changes_the_program() -> None:
+    """The second pass asks for it, too; the third changes the program, and returns None as such passes do."""
+    target = CompileTarget.of(GPUS)
+    module = read(gather("w", "s") + product("p", "w", "x") + f"return %p : {TENSOR}", f"%s: {SHARD}, %x: {TENSOR}", TENSOR)
+    analyses: Analyses = {}
+    pipeline.run((KeepSchedule(target),), module, analyses=analyses)
+    found = analyses[Schedule]
+    pipeline.run((KeepSchedule(target),), module, analyses=analyses)
+    assert analyses[Schedule] is found
+    pipeline.run((LowerCollectives(),), module, analyses=analyses)
+    assert not analyses
 
 
 def test_nodes_exchange_on_a_network() -> None:

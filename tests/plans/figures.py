@@ -114,6 +114,7 @@ class _Watch:
         elif step.name == ShardingRefinement.name:
             self.trials.append(_Trial(module))
         elif self.trials:
+            self.trials[-1].module = module  # plans are decided on a common one
             self.trials[-1].passed(step)
 
     def on_stage(self, name: str, module: ir.Module) -> None:

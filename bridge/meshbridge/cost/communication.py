@@ -7,10 +7,11 @@ count once per iteration.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from meshbridge.ir.locations import SourceLocation, location_of, reason_at, requ
 from meshbridge.ir.mlir import MeshError, OpError, ir
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
 from meshbridge.ir.shifts import received
+from meshbridge.ops.traits import Trait, ops_with
 
 
 @dataclass(frozen=True)
@@ -105,9 +107,15 @@ def communication(module: ir.Module) -> Communication:
     return Communication(tuple(collectives(executed(module, weigh=wire_bytes_on(meshes)), meshes)))
 
 
+def wire_bytes(module: ir.Module) -> float:
+    """`communication(module).wire_bytes`, without saying where they are."""
+    weigh = wire_bytes_on(declared_meshes(module.body))
+    return weigh(list(executed(module, weigh=weigh)))
+
+
 def wire_bytes_on(meshes: dict[str, Mesh]) -> Weigh:
     """Weighs operations by wire bytes, to find the most expensive branch."""
-    return lambda ops: sum(collective.total_bytes for collective in collectives(ops, meshes))
+    return lambda ops: sum(group.wire_bytes * times for _, times, group in _groups(ops, meshes))
 
 
 def collectives(ops: Iterable[Execution], meshes: dict[str, Mesh]) -> Iterable[Collective]:
@@ -117,26 +125,42 @@ def collectives(ops: Iterable[Execution], meshes: dict[str, Mesh]) -> Iterable[C
 
 def communicating(ops: Iterable[Execution], meshes: dict[str, Mesh]) -> Iterable[tuple[ir.Operation, Mesh, Axes, Collective]]:
     """The collectives with their ops, meshes, and the mesh axes of their groups."""
+    for op, times, group in _groups(ops, meshes):
+        mesh, axes, size, sent = group
+        kind, reason, requester = op.name.partition(".")[2], reason_at(op), requester_at(op)
+        yield op, mesh, axes, Collective(kind, mesh.labels(axes), size, sent, times, location_of(op), reason, requester)
+
+
+class _Group(NamedTuple):
+    """What a collective sends within a group of devices."""
+
+    mesh: Mesh
+    axes: Axes
+    size: int
+    wire_bytes: float
+
+
+def _groups(ops: Iterable[Execution], meshes: dict[str, Mesh]) -> Iterator[tuple[ir.Operation, int, _Group]]:
+    """The collectives among some ops, with the number of their executions and their groups."""
     grouped, permuted = cache(_grouped), cache(_moved)  # lists of all devices are parsed once
     for op, times in ops:
-        dialect, _, kind = op.name.partition(".")
-        if dialect == "mesh" and kind in _MESH:
+        if (name := op.name) not in COMMUNICATING:
+            continue
+        dialect, _, kind = name.partition(".")
+        if dialect == "mesh":
             mesh = meshes[CollectiveOpView(op).mesh]
-            axes, wire = _MESH[kind](op, mesh)
+            axes, sent = _MESH[kind](op, mesh)
             size = mesh.group_size(axes)
-        elif dialect == "stablehlo" and "replica_groups" in op.attributes:
+        elif "replica_groups" in op.attributes:
             mesh = _largest(meshes)
             axes, size = grouped(op.attributes["replica_groups"], mesh)
-            wire = sum(_ring(kind, size, *pair) for pair in zip(op.operands, op.results, strict=True))
-        elif dialect == "stablehlo" and "source_target_pairs" in op.attributes:
+            sent = sum(_ring(kind, size, *pair) for pair in zip(op.operands, op.results, strict=True))
+        else:
             mesh = _largest(meshes)
             axes, share = permuted(op.attributes["source_target_pairs"], mesh)
             size = mesh.group_size(axes)
-            wire = share * tensor_bytes(op.operands[0])
-        else:
-            continue
-        reason, requester = reason_at(op), requester_at(op)
-        yield op, mesh, axes, Collective(kind, mesh.labels(axes), size, wire, times, location_of(op), reason, requester)
+            sent = share * tensor_bytes(op.operands[0])
+        yield op, times, _Group(mesh, axes, size, sent)
 
 
 AxesAndBytes = tuple[Axes, float]
@@ -217,6 +241,10 @@ _MESH: dict[str, Callable[[ir.Operation, Mesh], AxesAndBytes]] = {
     "update_halo": _halo,
 }
 """Mesh operations that communicate. `recv` is the other end of a send, `all_slice` is local."""
+
+
+COMMUNICATING = ops_with(Trait.COLLECTIVE, dialect="stablehlo") | {f"mesh.{kind}" for kind in _MESH}
+"""Operations that `communicating` finds."""
 
 
 def _largest(meshes: dict[str, Mesh]) -> Mesh:

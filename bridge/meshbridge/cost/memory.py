@@ -14,10 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from meshbridge.cost.fusion import Fusion, values_read_by
+from meshbridge.cost.fusion import Fusion
+from meshbridge.ir.block_index import BlockIndex, BlockOp
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import REGION_OPS, entries, ir
+from meshbridge.ir.passes import Analyses
 from meshbridge.ops.traits import Trait, has, ops_with
+
+_IN_PLACE = ops_with(Trait.ELEMENTWISE, Trait.ALIASING)
+"""Ops that read at most the bytes of an operand that they have written."""
 
 _ALIASED, _DONOR = "tf.aliasing_output", "jax.buffer_donor"
 
@@ -38,9 +43,10 @@ class Memory:
         return self.arguments + self.results - self.donated + self.temporaries
 
 
-def memory(function: ir.Operation) -> Memory:
-    """The memory of a function of one device's program."""
-    arguments, whole, returned = list(function.regions[0].blocks[0].arguments), _body(function), _returned(function)
+def memory(function: ir.Operation, analyses: Analyses | None = None) -> Memory:
+    """The memory of a function of one device's program; `analyses` are those of its module."""
+    analyses = {} if analyses is None else analyses
+    arguments, whole, returned = list(function.regions[0].blocks[0].arguments), _body(function, analyses), _returned(function)
     sizes = [sum(map(tensor_bytes, values)) for values in (arguments, returned)]
     return Memory(sizes[0], sizes[1], whole.peak(), _donated(function, returned))
 
@@ -48,7 +54,8 @@ def memory(function: ir.Operation) -> Memory:
 def largest_values(function: ir.Operation, count: int) -> list[tuple[ir.Value, float]]:
     """The values that take the most bytes at the peak: shards of arguments, and temporaries."""
     arguments = {value: tensor_bytes(value) for value in function.regions[0].blocks[0].arguments}
-    sizes = arguments | _body(function).at_peak()
+    body = _body(function, {})
+    sizes = arguments | {body.index.values.all[value]: size for value, size in body.at_peak().items()}
     return sorted(sizes.items(), key=lambda entry: -entry[1])[:count]
 
 
@@ -57,9 +64,9 @@ def _returned(function: ir.Operation) -> list[ir.Value]:
     return list(end.operation.operands)
 
 
-def _body(function: ir.Operation) -> _LiveBlock:
-    operations = [view.operation for view in function.regions[0].blocks[0].operations]
-    return _LiveBlock(operations, owned=(), caller_owned=set(_returned(function)))
+def _body(function: ir.Operation, analyses: Analyses) -> _LiveBlock:
+    index = BlockIndex.of(function.regions[0].blocks[0], analyses)
+    return _LiveBlock(index, (), set(index.operations[-1].operands), analyses)
 
 
 def _donated(function: ir.Operation, results: Sequence[ir.Value]) -> float:
@@ -91,18 +98,19 @@ class _LiveBlock:
     `owned` are outer values whose buffers this block may overwrite; `caller_owned` are values whose buffer the caller provides.
     """
 
-    def __init__(self, operations: Sequence[ir.Operation], owned: Iterable[ir.Value], caller_owned: set[ir.Value]) -> None:
-        self.operations = operations
+    def __init__(self, index: BlockIndex, owned: Iterable[int], caller_owned: set[int], analyses: Analyses) -> None:
+        self.index = index
+        self.analyses = analyses
         self.owned = tuple(owned)
         self.caller_owned = caller_owned
-        self.last: dict[ir.Value, int] = {}
-        for position, op in enumerate(operations):
-            for value in values_read_by(op):
-                self.last[value] = position
-        self.sources = Fusion(operations).sources
-        self.moved: dict[ir.Value, int] = {}
+        self.last: dict[int, int] = {}
+        fusion = Fusion(index)
+        self.operations, self.sources, self.tensor_bytes = index.operations, fusion.sources, index.values.tensor_bytes
+        for position, made in enumerate(self.operations):
+            self.last.update(dict.fromkeys(made.read, position))
+        self.moved: dict[int, int] = {}
         "For values that fused readers read at other positions than they write, the last position of such a read."
-        in_place = {value for op in operations if op.name in ops_with(Trait.ELEMENTWISE, Trait.ALIASING) for value in op.results}
+        in_place = {value for made in self.operations if made.name in _IN_PLACE for value in made.results}
         for value in reversed(self.sources):
             last_read = self.last.get(value, 0)
             last_moved_read = self.moved.get(value, 0) if value in in_place else last_read
@@ -115,62 +123,63 @@ class _LiveBlock:
     def peak(self) -> float:
         """The most bytes alive at one time."""
         return max(
-            (alive_bytes + max((inner.peak() for inner in self._inner(op)), default=0.0) for op, alive_bytes in self._walk()),
+            (alive_bytes + max((inner.peak() for inner in self._inner(made)), default=0.0) for made, alive_bytes in self._walk()),
             default=0.0,
         )
 
-    def at_peak(self) -> dict[ir.Value, float]:
+    def at_peak(self) -> dict[int, float]:
         """The values alive at the peak, with their bytes. Must be the first call on this object."""
-        again = _LiveBlock(self.operations, self.owned, self.caller_owned)
+        again = _LiveBlock(self.index, self.owned, self.caller_owned, self.analyses)
         most, at, inside = -1.0, None, None
-        for op, alive_bytes in again._walk():
-            inner = max(again._inner(op), key=_LiveBlock.peak, default=None)
+        for made, alive_bytes in again._walk():
+            inner = max(again._inner(made), key=_LiveBlock.peak, default=None)
             needed = alive_bytes + (inner.peak() if inner is not None else 0.0)
             if needed > most:
-                most, at, inside = needed, op, inner
-        alive = next(({**self.alive} for op, _ in self._walk() if op == at), {})
+                most, at, inside = needed, made.op, inner
+        alive = next(({**self.alive} for made, _ in self._walk() if made.op == at), {})
         return alive | (inside.at_peak() if inside is not None else {})
 
-    def _walk(self) -> Iterator[tuple[ir.Operation, float]]:
+    def _walk(self) -> Iterator[tuple[BlockOp, float]]:
         """Each operation with the bytes alive while it runs, those of `alive`."""
-        dying: dict[int, list[ir.Value]] = {}
+        dying: dict[int, list[int]] = {}
         for value, position in self.last.items():
             dying.setdefault(position, []).append(value)
         alive_bytes = 0.0
-        for position, op in enumerate(self.operations):
+        for position, made in enumerate(self.operations):
             dead = dying.get(position, [])
             free = [value for value in dead if value in self.alive and self.moved.get(value, -1) < position]
-            buffered = [result for result in op.results if result not in self.sources and result not in self.caller_owned]
+            buffered = [result for result in made.results if result not in self.sources and result not in self.caller_owned]
             for result in buffered:
-                size = tensor_bytes(result)
-                reused = next((value for value in self._places(op, result, free) if tensor_bytes(value) == size), None)
+                size = self.tensor_bytes(result)
+                places = self._places(made, result, free) if free else ()
+                reused = next((value for value in places if self.tensor_bytes(value) == size), None)
                 if reused is not None:
                     free.remove(reused)
                     self.alive[result] = self.alive.pop(reused)
                 else:
                     self.alive[result] = size
                     alive_bytes += size
-            yield op, alive_bytes
+            yield made, alive_bytes
             for value in (*dead, *(result for result in buffered if result not in self.last)):
                 alive_bytes -= self.alive.pop(value, 0.0)
 
-    def _places(self, op: ir.Operation, result: ir.Value, free: Sequence[ir.Value]) -> Sequence[ir.Value]:
-        """The `free` values whose buffers `result` of `op` can take: an elementwise op can overwrite any."""
-        if has(op.name, Trait.ELEMENTWISE):
+    def _places(self, made: BlockOp, result: int, free: Sequence[int]) -> Sequence[int]:
+        """The `free` values whose buffers `result` of an operation can take: an elementwise op can overwrite any."""
+        if has(made.name, Trait.ELEMENTWISE):
             return free
-        if not has(op.name, Trait.IN_PLACE):
+        if not has(made.name, Trait.IN_PLACE):
             return ()
-        own: ir.Value = op.operands[ir.OpResult(result).result_number]
-        while own in self.sources and has(ir.OpResult(own).owner.name, Trait.ALIASING):
+        own = made.operands[made.results.index(result)]
+        while own in self.sources and has(self.operations[self.index.makers[own]].name, Trait.ALIASING):
             (own,) = self.sources[own]
         return [value for value in free if value == own]
 
-    def _inner(self, op: ir.Operation) -> list[_LiveBlock]:
+    def _inner(self, made: BlockOp) -> list[_LiveBlock]:
         """The regions of a loop or branch, which need memory in addition to the carried values."""
-        blocks = [region.blocks[0] for region in op.regions] if op.name in REGION_OPS else []
         inner_blocks = []
-        for block in blocks:
-            operations = [view.operation for view in block.operations]
-            caller_owned = set() if op.name == "stablehlo.while" else set(operations[-1].operands)
-            inner_blocks.append(_LiveBlock(operations, block.arguments, caller_owned))
+        for block in (region.blocks[0] for region in made.op.regions) if made.name in REGION_OPS else ():
+            index = BlockIndex.of(block, self.analyses)
+            caller_owned = set() if made.name == "stablehlo.while" else set(index.operations[-1].operands)
+            owned = map(index.values.__getitem__, block.arguments)
+            inner_blocks.append(_LiveBlock(index, owned, caller_owned, self.analyses))
         return inner_blocks

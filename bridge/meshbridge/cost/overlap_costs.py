@@ -15,10 +15,12 @@ from typing import NamedTuple
 from meshbridge.cost.collective_ops import issued_kind
 from meshbridge.cost.fusion import Fusion
 from meshbridge.cost.seconds import Time, op_time
-from meshbridge.cost.step import MARGIN, OpRun, collective_times, runs
+from meshbridge.cost.step import MARGIN, OpRun, schedule
+from meshbridge.ir.block_index import BlockIndex
 from meshbridge.ir.builder import op_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir
+from meshbridge.ir.passes import Analyses
 from meshbridge.ir.uses import defining_name, is_argument
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.machines.machine import Machine
@@ -64,15 +66,17 @@ class OverlapCosts:
     machine: Machine
     runs: Mapping[ir.Operation, OpRun]
     times: Mapping[ir.Operation, Time]
+    analyses: Analyses
     _fusions: dict[ir.Block, Fusion] = field(default_factory=dict)
     "By block, the fusion if products compute their operands."
     _block_loads: dict[ir.Block, _Loads] = field(default_factory=dict)
 
     @staticmethod
-    def of(module: ir.Module, target: CompileTarget) -> OverlapCosts:
-        """The costs of a module; without a topology, all links count as equal. Raises MeshError if no step can be predicted."""
-        times = collective_times(module, target)
-        return OverlapCosts(target.device, runs(module, target, times), times)
+    def of(module: ir.Module, target: CompileTarget, analyses: Analyses | None = None) -> OverlapCosts:
+        """The costs of a module, of which these are analyses; without a topology, all links count as equal. Raises MeshError if
+        no step can be predicted."""
+        step = schedule(module, target, analyses=analyses)
+        return OverlapCosts(target.device, step.runs, step.times, {} if analyses is None else analyses)
 
     @property
     def kernel_launch(self) -> float:
@@ -110,12 +114,14 @@ class OverlapCosts:
             value = op_of(value).operands[0]
         if not has(defining_name(value), Trait.ELEMENTWISE):
             return 0.0
-        op = op_of(value)
-        fusion = self._fusion(op.block)
-        if value not in fusion.sources:
+        fusion = self._fusion(op_of(value).block)
+        values = fusion.index.values
+        number = values[value]
+        made = fusion.index.maker(number)
+        if made is None or number not in fusion.sources:
             return 0.0
-        read = fusion.read(op)
-        beside = any(has(defining_name(buffer), Trait.CONTRACTION) for buffer in read)
+        read = fusion.read(made)
+        beside = any(has(defining_name(values.all[buffer]), Trait.CONTRACTION) for buffer in read)
         return (
             self.memory_seconds(value)
             if beside
@@ -131,9 +137,11 @@ class OverlapCosts:
 
     def _fusion(self, block: ir.Block) -> Fusion:
         if block not in self._fusions:
-            operations = [view.operation for view in block.operations]
             self._fusions[block] = Fusion(
-                operations, repeats=self.machine.duplicates_expensive_ops, slices=self.machine.fuses_slices, operands=True
+                BlockIndex.of(block, self.analyses),
+                repeats=self.machine.duplicates_expensive_ops,
+                slices=self.machine.fuses_slices,
+                operands=True,
             )
         return self._fusions[block]
 

@@ -8,27 +8,31 @@ approximates latency-hiding schedulers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 from meshbridge.analysis.executions import BRANCHING
 from meshbridge.analysis.known_values import branch
 from meshbridge.analysis.trip_count import trip_count
 from meshbridge.cost.collective_ops import collective_op_time, issued_kind, rearranged_bytes, uniform_link_time
-from meshbridge.cost.communication import Collective, communicating
+from meshbridge.cost.communication import COMMUNICATING, Collective, communicating
 from meshbridge.cost.flops import products
 from meshbridge.cost.fusion import Buffers, Fusion, SourceBuffers
 from meshbridge.cost.schedule import Task, list_schedule
 from meshbridge.cost.seconds import Time, op_time
 from meshbridge.dialect.module_mesh import declared_meshes
-from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir, main_function, walk
+from meshbridge.ir.block_index import BlockIndex, BlockOp, Values
+from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir, main_function
+from meshbridge.ir.passes import Analyses, Recomputable
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.machines.layout import place
 from meshbridge.machines.machine import Machine
 from meshbridge.machines.target import Target
+from meshbridge.ops.rule import Signature, signature
 
 COMPUTE, MEMORY, LOOPS = "compute", "memory", "loops"
 """Resources of a device; LOOPS stands for slices of whole loops. Other resources are links."""
@@ -57,8 +61,8 @@ class ScheduleSlice:
 
 
 @dataclass(frozen=True)
-class Execution:
-    """One execution of a block by one device."""
+class PredictedStep:
+    """One execution of a program by one device."""
 
     seconds: float
     compute_seconds: float
@@ -66,31 +70,25 @@ class Execution:
     communication_seconds: float
     "Seconds of its collectives, one after the other."
     slices: tuple[ScheduleSlice, ...]
+    target: Target
+    "The devices that it is predicted for."
 
     @property
     def exposed_seconds(self) -> float:
         """Seconds in which the device waits for communication."""
-        return max(self.seconds - self.compute_seconds, 0.0)
-
-    def repeated(self, times: int) -> Execution:
-        """`times` executions one after the other."""
-        slices = tuple(replace(part, executions=times * part.executions) for part in self.slices)
-        seconds, compute, communication = (
-            times * part for part in (self.seconds, self.compute_seconds, self.communication_seconds)
-        )
-        return Execution(seconds, compute, communication, slices)
-
-    def after(self, seconds: float) -> Iterable[ScheduleSlice]:
-        """Its slices, if it starts `seconds` later."""
-        return (replace(part, start=seconds + part.start) for part in self.slices)
+        return _exposed(self)
 
 
-@dataclass(frozen=True)
-class PredictedStep(Execution):
-    """One execution of a program."""
+class _Seconds(Protocol):
+    @property
+    def seconds(self) -> float: ...
 
-    target: Target
-    "The devices that it is predicted for."
+    @property
+    def compute_seconds(self) -> float: ...
+
+
+def _exposed(run: _Seconds) -> float:
+    return max(run.seconds - run.compute_seconds, 0.0)
 
 
 def predict(module: ir.Module, devices: Target) -> PredictedStep:
@@ -99,9 +97,8 @@ def predict(module: ir.Module, devices: Target) -> PredictedStep:
     Takes time linear in the operations, whatever the number of devices, except for permutes. Raises MeshError for a mesh that
     does not fit the devices, and for collectives along no axes of a mesh.
     """
-    run = _Prediction(devices.machine, times_on_links(module, devices)).execution(_body(module))
-    seconds = (run.seconds, run.compute_seconds, run.communication_seconds)
-    return PredictedStep(*seconds, run.slices, devices)
+    run = _Prediction(devices.machine, CollectiveTimes.on_links(module, devices), {}).execution(_body(module))
+    return PredictedStep(run.seconds, run.compute_seconds, run.communication_seconds, tuple(run.slices()), devices)
 
 
 class OpRun(NamedTuple):
@@ -113,19 +110,47 @@ class OpRun(NamedTuple):
     "Seconds for which the device is idle before it."
 
 
-def runs(module: ir.Module, target: CompileTarget, times: Mapping[ir.Operation, Time]) -> dict[ir.Operation, OpRun]:
-    """The predicted run of each kernel and collective; `times` are those of `collective_times`. Raises MeshError as `predict`
-    does."""
-    prediction = _Prediction(target.device, times)
-    prediction.execution(_body(module))
-    return prediction.runs
+@dataclass(frozen=True)
+class Schedule(Recomputable):
+    """The predicted step of a module, by operation."""
+
+    seconds: float
+    compute_seconds: float
+    "Seconds in which the device runs kernels."
+    communication_seconds: float
+    "Seconds of its collectives, one after the other."
+    runs: Mapping[ir.Operation, OpRun]
+    "The run of each kernel and collective."
+    times: Mapping[ir.Operation, Time]
+    "The time of each collective, without what it waits for."
+
+    def among(self, copies: Mapping[ir.Operation, ir.Operation]) -> Schedule:
+        """The same of a copy of the module."""
+        runs = {copies[op]: run for op, run in self.runs.items()}
+        return replace(self, runs=runs, times={copies[op]: time for op, time in self.times.items()})
+
+    @property
+    def exposed_seconds(self) -> float:
+        """Seconds in which the device waits for communication."""
+        return _exposed(self)
 
 
-def step_seconds(module: ir.Module, target: CompileTarget, *, epilogues: bool = False) -> float:
-    """The seconds of the predicted step; without a topology, all links count as equal. With `epilogues` products write the
-    results of elementwise operations on theirs. Raises MeshError as `predict` does."""
-    times = collective_times(module, target)
-    return _Prediction(target.device, times, epilogues=epilogues).execution(_body(module)).seconds
+def schedule(module: ir.Module, target: CompileTarget, *, analyses: Analyses | None = None, epilogues: bool = False) -> Schedule:
+    """The predicted step of a module; without a topology, all links count as equal. With `epilogues` products write the results
+    of elementwise operations on theirs. `analyses` of the module have it, unless with epilogues, or get it.
+
+    Raises MeshError as `predict` does, and for a target without a device.
+    """
+    if analyses is not None and Schedule in analyses and not epilogues:
+        known: Schedule = analyses[Schedule]
+        return known
+    analyses = {} if analyses is None else analyses
+    prediction = _Prediction(target.device, CollectiveTimes.on(module, target), analyses, epilogues)
+    run = prediction.execution(_body(module))
+    found = Schedule(run.seconds, run.compute_seconds, run.communication_seconds, prediction.runs, prediction.times)
+    if not epilogues:
+        analyses[Schedule] = found
+    return found
 
 
 def _body(module: ir.Module) -> ir.Block:
@@ -133,134 +158,189 @@ def _body(module: ir.Module) -> ir.Block:
     return body
 
 
-def collective_times(module: ir.Module, target: CompileTarget) -> Mapping[ir.Operation, Time]:
-    """The time of each collective; without a topology, all links count as equal. Zero on a mesh of one device, which JAX
-    declares. Raises MeshError as `predict` does."""
-    if target.devices is not None:
-        return times_on_links(module, target.devices)
-    link = target.device.link
-    return {
-        op: uniform_link_time(collective.wire_bytes, link) if mesh.size > 1 else Time()
-        for op, mesh, _, collective in _communicating(module)
-    }
+@dataclass(frozen=True)
+class CollectiveTimes:
+    """The time of each collective of a module: one computation for all that are alike. Zero on a mesh of one device, which JAX
+    declares."""
 
+    meshes: dict[str, Mesh]
+    time_of: Callable[[ir.Operation, Mesh, Axes, Collective], Time]
+    _known: dict[Signature, Time] = field(default_factory=dict)
 
-def times_on_links(module: ir.Module, devices: Target) -> Mapping[ir.Operation, Time]:
-    """The time of each collective on the links of these devices; zero on a mesh of one device. Raises MeshError as `predict`
-    does."""
-    placements = {name: place(mesh, devices) for name, mesh in declared_meshes(module.body).items() if mesh.size > 1}
-    return {
-        op: collective_op_time(op, mesh, axes, placements[mesh.name], collective.group_size) if mesh.size > 1 else Time()
-        for op, mesh, axes, collective in _communicating(module)
-    }
+    @staticmethod
+    def on(module: ir.Module, target: CompileTarget) -> CollectiveTimes:
+        """The times on a target; without a topology, all links count as equal. Raises MeshError as `predict` does."""
+        if target.devices is not None:
+            return CollectiveTimes.on_links(module, target.devices)
+        link = target.device.link
+        return CollectiveTimes(
+            declared_meshes(module.body), lambda _op, _mesh, _axes, collective: uniform_link_time(collective.wire_bytes, link)
+        )
 
+    @staticmethod
+    def on_links(module: ir.Module, devices: Target) -> CollectiveTimes:
+        """The times on the links of these devices. Raises MeshError as `predict` does."""
+        meshes = declared_meshes(module.body)
+        placements = {name: place(mesh, devices) for name, mesh in meshes.items() if mesh.size > 1}
+        return CollectiveTimes(
+            meshes,
+            lambda op, mesh, axes, collective: collective_op_time(op, mesh, axes, placements[mesh.name], collective.group_size),
+        )
 
-def _communicating(module: ir.Module) -> Iterable[tuple[ir.Operation, Mesh, Axes, Collective]]:
-    return communicating(((op, 1) for op in walk(main_function(module))), declared_meshes(module.body))
+    def of(self, op: ir.Operation) -> Time:
+        """The time of one of COMMUNICATING. Raises MeshError as `predict` does."""
+        key = signature(op)
+        time = self._known.get(key)
+        if time is None:
+            ((_, mesh, axes, collective),) = communicating([(op, 1)], self.meshes)
+            time = self._known[key] = self.time_of(op, mesh, axes, collective) if mesh.size > 1 else Time()
+        return time
 
 
 _KEPT = REGION_OPS | {BARRIER}
 """Operations that are scheduled even if their results have no buffers. Results of a barrier wait for all of its operands."""
 
 
+class _Run(NamedTuple):
+    """One execution of an operation."""
+
+    op: ir.Operation
+    seconds: float = 0.0
+    compute_seconds: float = 0.0
+    communication_seconds: float = 0.0
+    busy: Mapping[str, float] = MappingProxyType({})
+    "The seconds for which it occupies resources."
+    shown: Sequence[tuple[str, float]] = ()
+    "Resources, and the seconds for which it uses them."
+    inside: _BlockRun | None = None
+    "One execution of the block of a loop or branch that counts."
+    times: int = 1
+    "How often that is executed."
+
+    def slices(self, start: float, times: int) -> Iterator[ScheduleSlice]:
+        """Its intervals, if it starts at `start`, in a block that is executed so many times."""
+        if self.shown or self.inside:
+            name, location = self.op.name, self.op.location
+            for resource, seconds in self.shown:
+                label = f"{name} of {self.times} iterations" if resource == LOOPS else name
+                yield ScheduleSlice(resource, label, location, start, seconds, times)
+        if self.inside:
+            yield from self.inside.slices(start, times * self.times)
+
+
+class _BlockRun(NamedTuple):
+    """One execution of a block."""
+
+    seconds: float
+    compute_seconds: float
+    communication_seconds: float
+    runs: Sequence[tuple[float, _Run]]
+    "The operations, with their starts."
+
+    def slices(self, start: float = 0.0, times: int = 1) -> Iterator[ScheduleSlice]:
+        """The intervals in which resources are busy (see `_Run.slices`)."""
+        for begun, run in self.runs:
+            yield from run.slices(start + begun, times)
+
+    def used(self) -> set[str]:
+        """The resources that it occupies."""
+        return {resource for _, run in self.runs for resource in run.busy}
+
+
 @dataclass
 class _Prediction:
     machine: Machine
-    communication: Mapping[ir.Operation, Time]
+    communication: CollectiveTimes
+    analyses: Analyses
+    epilogues: bool = False
     runs: dict[ir.Operation, OpRun] = field(default_factory=dict)
     "The runs of the operations of all blocks so far."
-    epilogues: bool = False
+    times: dict[ir.Operation, Time] = field(default_factory=dict)
+    "The times of the collectives of all blocks so far."
 
-    def execution(self, block: ir.Block, outside: SourceBuffers | None = None) -> Execution:
+    def execution(self, block: ir.Block, outside: SourceBuffers | None = None) -> _BlockRun:
         """One execution of a block; `outside` has the buffers of outer values (see `Fusion`)."""
-        operations = [view.operation for view in block.operations]
+        index = BlockIndex.of(block, self.analyses)
         fusion = Fusion(
-            operations,
+            index,
             outside,
             repeats=self.machine.duplicates_expensive_ops,
             slices=self.machine.fuses_slices,
             epilogues=self.epilogues,
         )
         tasks: list[Task] = []
-        executions: list[Execution] = []
-        of_tasks: list[ir.Operation] = []
-        filled_by: dict[ir.Value, int] = {}
+        runs: list[_Run] = []
+        filled_by: dict[int, int] = {}
         "By buffered value, the number of the task that writes it."
-        for op in operations:
-            if op.name not in _KEPT and all(result in fusion.sources for result in op.results):
+        fused = fusion.sources.keys()
+        for made in index.operations:
+            if made.name not in _KEPT and fused >= {*made.results}:
                 continue
-            read = fusion.read(op)
-            run, busy = self._run(op, fusion, read)
-            after = tuple({filled_by[value]: None for value in read if value in filled_by})
-            filled_by.update(dict.fromkeys(op.results, len(tasks)))
-            tasks.append(Task(run.seconds, busy, after))
-            executions.append(run)
-            of_tasks.append(op)
+            read = fusion.read(made)
+            run = self._run(made, fusion, read)
+            after = tuple(dict.fromkeys([filled_by[value] for value in read if value in filled_by]))
+            filled_by.update(dict.fromkeys(made.results, len(tasks)))
+            tasks.append(Task(run.seconds, run.busy, after))
+            runs.append(run)
         begin = list_schedule(tasks)
-        self._note(of_tasks, tasks, begin)
-        begun = list(zip(begin, executions, strict=True))
-        slices = tuple(part for start, run in begun for part in run.after(start))
-        seconds = max((start + run.seconds for start, run in begun), default=0.0)
-        computing, communicating = (
-            sum(getattr(run, part) for run in executions) for part in ("compute_seconds", "communication_seconds")
-        )
-        return Execution(seconds, computing, communicating, slices)
+        self._note(runs, begin)
+        seconds = max((start + run.seconds for start, run in zip(begin, runs, strict=True)), default=0.0)
+        computing, communicating = sum([run.compute_seconds for run in runs]), sum([run.communication_seconds for run in runs])
+        return _BlockRun(seconds, computing, communicating, [*zip(begin, runs, strict=True)])
 
-    def _note(self, operations: Sequence[ir.Operation], tasks: Sequence[Task], begin: Sequence[float]) -> None:
+    def _note(self, runs: Sequence[_Run], begin: Sequence[float]) -> None:
         ended = 0.0
-        for start, _, op, task in sorted(zip(begin, range(len(tasks)), operations, tasks, strict=True), key=lambda run: run[:2]):
-            computing = COMPUTE in task.busy
-            self.runs[op] = OpRun(start, task.seconds, start - ended if computing else 0.0)
+        for number in sorted(range(len(runs)), key=begin.__getitem__):
+            run, start = runs[number], begin[number]
+            computing = COMPUTE in run.busy
+            self.runs[run.op] = OpRun(start, run.seconds, start - ended if computing else 0.0)
             if computing:
-                ended = start + task.busy[COMPUTE]
+                ended = start + run.busy[COMPUTE]
 
-    def _run(self, op: ir.Operation, fusion: Fusion, read: Buffers) -> tuple[Execution, Mapping[str, float]]:
-        """The execution of `op`, and the seconds for which it occupies resources."""
-        if op.name == BARRIER:
-            return Execution(0.0, 0.0, 0.0, ()), {}
-        if op.name in REGION_OPS:
-            return self._regions(op, fusion)
-        if op in self.communication:
-            return self._collective(op, self.communication[op])
-        return self._kernel(op, sum(read.values()) + fusion.written(op))
+    def _run(self, made: BlockOp, fusion: Fusion, read: Buffers) -> _Run:
+        """The execution of an operation."""
+        if made.name == BARRIER:
+            return _Run(made.op)
+        if made.name in REGION_OPS:
+            return self._regions(made.op, fusion)
+        if made.name in COMMUNICATING:
+            time = self.times[made.op] = self.communication.of(made.op)
+            return self._collective(made.op, time)
+        return self._kernel(made, fusion.index.values, sum(read.values()) + fusion.written(made))
 
-    def _regions(self, op: ir.Operation, fusion: Fusion) -> tuple[Execution, Mapping[str, float]]:
+    def _regions(self, op: ir.Operation, fusion: Fusion) -> _Run:
         """A loop or branch only overlaps with communication on links that it does not use."""
         inside = fusion.inside(op)
         runs = [self.execution(region.blocks[0], inside) for region in op.regions]
         taken_region = branch(op) if op.name in BRANCHING else len(runs) - 1  # of a loop, the body
         run = max(runs, key=lambda run: run.seconds) if taken_region is None else runs[taken_region]
-        if op.name == "stablehlo.while":
-            times = trip_count(op)
-            times = 1 if times is None else times
-            run = run.repeated(times)
-            whole = ScheduleSlice(LOOPS, f"{op.name} of {times} iterations", op.location, 0.0, run.seconds, 1)
-            run = replace(run, slices=(whole, *run.slices))
-        used = {part.resource for part in run.slices} - {MEMORY, LOOPS} | {COMPUTE}
-        return run, dict.fromkeys(used, run.seconds)
+        is_loop = op.name == "stablehlo.while"
+        counted = trip_count(op) if is_loop else None
+        times = 1 if counted is None else counted
+        seconds, compute, communication = (times * part for part in (run.seconds, run.compute_seconds, run.communication_seconds))
+        shown = [(LOOPS, seconds)] if is_loop else []
+        busy = dict.fromkeys(run.used() | {COMPUTE}, seconds)
+        return _Run(op, seconds, compute, communication, busy, shown, run, times)
 
-    def _collective(self, op: ir.Operation, time: Time) -> tuple[Execution, Mapping[str, float]]:
+    def _collective(self, op: ir.Operation, time: Time) -> _Run:
         busy = {link: time.latency + seconds for link, seconds in time.busy.items()}
         copying = rearranged_bytes(op) / self.machine.copy_bandwidth
-        parts = (*busy.items(), *(((COMPUTE, copying),) if copying else ()))
-        slices = tuple(ScheduleSlice(resource, op.name, op.location, 0.0, seconds, 1) for resource, seconds in parts)
+        shown = (*busy.items(), *(((COMPUTE, copying),) if copying else ()))
         seconds = copying + time.seconds
         if issued_kind(op) not in self.machine.async_collectives:
             busy |= {COMPUTE: seconds}
         elif copying:
             busy |= {COMPUTE: copying}
-        return Execution(seconds, copying, time.seconds, slices), busy
+        return _Run(op, seconds, copying, time.seconds, busy, shown)
 
-    def _kernel(self, op: ir.Operation, moved_bytes: float) -> tuple[Execution, Mapping[str, float]]:
+    def _kernel(self, made: BlockOp, values: Values, moved_bytes: float) -> _Run:
         """An operation with its fused operands, which moves so many bytes. Arithmetic on scalars is part of other kernels."""
-        if all(map(_is_single, (*op.operands, *op.results))):
-            return Execution(0.0, 0.0, 0.0, ()), {}
-        (kind, count), *_ = (*products([(op, 1)]).items(), ("", 0.0))
+        if all(_is_single(values.all[value]) for value in (*made.results, *made.operands)):
+            return _Run(made.op)
+        (kind, count), *_ = (*products([(made.op, 1)]).items(), ("", 0.0))
         working, moving = (op_time(flops, kind, moved_bytes, self.machine) / self.machine.efficiency for flops in (count, 0.0))
         seconds = self.machine.kernel_launch + working
-        parts = ((COMPUTE, seconds), (MEMORY, moving))
-        slices = tuple(ScheduleSlice(resource, op.name, op.location, 0.0, busy_seconds, 1) for resource, busy_seconds in parts)
-        return Execution(seconds, seconds, 0.0, slices), {COMPUTE: seconds}
+        return _Run(made.op, seconds, seconds, 0.0, {COMPUTE: seconds}, ((COMPUTE, seconds), (MEMORY, moving)))
 
 
 def _is_single(value: ir.Value) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from meshbridge.decide.assign import Assigner
@@ -23,7 +23,7 @@ from meshbridge.decide.dynamic_sizes import refuse_dynamic_axes
 from meshbridge.decide.graph import Graph, Tensor
 from meshbridge.decide.propagate import Propagator
 from meshbridge.decide.relax_constraints import relax_constraints
-from meshbridge.decide.routes import refine
+from meshbridge.decide.routes import Refinements, refine
 from meshbridge.decide.split_queries import keep_split_queries
 from meshbridge.decide.unreduced import propagate_unreduced
 from meshbridge.dialect.module_mesh import find_mesh
@@ -38,6 +38,14 @@ from meshbridge.ops.unsupported import check_types
 from meshbridge.resharding import BYTES, Objective
 
 
+@dataclass
+class Propagation:
+    """The graphs of a module after propagation, and what was refined from them: variants of a plan share them."""
+
+    graphs: list[tuple[Graph, Refinements]] | None = None
+    "None until one of the variants is decided."
+
+
 def decide(
     functions: Iterable[ir.Operation],
     module: ir.Module,
@@ -47,24 +55,30 @@ def decide(
     objective: Objective = BYTES,
     keep_queries: bool = False,
     inside_open: bool = False,
+    propagation: Propagation | None = None,
 ) -> Decisions:
     """Decides every function that names a mesh, at the lowest cost under `objective`; refinement tries up to `moves` changes. The
     module changes only in the numbering of axes, if one is split into sub-axes. `keep_queries`: refinement keeps attention's
     queries split. `inside_open`: it may split values further than constraints close them. If the program has none of these,
-    refinement is skipped: the plan with it is a different variant.
+    refinement is skipped: the plan with it is a different variant. Of the variants that share a `propagation`, which are on one
+    module, such a one has no decisions.
 
     Raises OpError if the user's annotations cannot be followed, and warns (ShardingWarning) if they contradict each other.
     """
-    decided = []
-    graphs = propagated(list(functions), module, interface, objective.plain)
-    with_queries = [keep_split_queries(graph) for graph in graphs] if keep_queries else []
-    opened = [relax_constraints(graph) for graph in graphs] if inside_open else []
+    shared = Propagation() if propagation is None else propagation
+    if shared.graphs is None:
+        built = propagated(list(functions), module, interface, objective.alone)
+        shared.graphs = [(graph, Refinements()) for graph in built]
+    graphs = [(graph.copy(), known) for graph, known in shared.graphs]
+    with_queries = [keep_split_queries(graph) for graph, _ in graphs] if keep_queries else []
+    opened = [relax_constraints(graph) for graph, _ in graphs] if inside_open else []
     is_as_requested = any(with_queries) == keep_queries and any(opened) == inside_open
-    for graph in graphs:
+    decided = []
+    for graph, known in graphs if is_as_requested or propagation is None else ():
         for text in graph.warnings:
             warnings.warn(text, ShardingWarning, stacklevel=2)
         if moves and is_as_requested:
-            refine(graph, moves, objective)
+            refine(graph, moves, objective, known)
         decided.append(_DecisionReader(graph, Bodies(graph.pricing, interface)).function())
     return Decisions(tuple(decided), is_as_requested)
 

@@ -9,11 +9,12 @@ have one entry per op, in order, and those of a loop contain the decisions of it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from meshbridge.ir.mlir import ir
+from meshbridge.ir.mlir import COMPOSITE, ir
 from meshbridge.ir.sharding import Axes, Mesh, Sharding
+from meshbridge.ops.composites import composite_body
 from meshbridge.ops.option import Option, computed_sharding
 from meshbridge.ops.rule import ShardingRule
 
@@ -48,6 +49,14 @@ class OpDecision:
     regions: tuple[BlockDecisions, ...] = ()
     "For loops, branches and manual computations; the body of a composite that is sharded as one op."
 
+    def on_copy(self, op: ir.Operation) -> OpDecision:
+        """The same about a copy of the op."""
+        regions = composite_body(op).regions if op.name == COMPOSITE else op.regions
+        return replace(
+            self,
+            regions=tuple([block.on_copy(region.blocks[0]) for block, region in zip(self.regions, regions, strict=True)]),
+        )
+
     def computed(self, index: int, mesh: Mesh) -> Sharding | None:
         """The sharding in which the op computes a result, before resharding; None for ops that are not split by their loops."""
         if self.rule is None or self.layout is not None:
@@ -71,6 +80,12 @@ class BlockDecisions:
         """The shardings of the terminator's operands."""
         return self.ops[-1].operands
 
+    def on_copy(self, block: ir.Block) -> BlockDecisions:
+        """The same about a copy of the block."""
+        operations = [view.operation for view in block.operations]
+        ops = [decision.on_copy(op) if decision.regions else decision for decision, op in zip(self.ops, operations, strict=True)]
+        return replace(self, ops=tuple(ops), operations=operations)
+
 
 @dataclass(frozen=True)
 class FunctionDecisions:
@@ -82,6 +97,10 @@ class FunctionDecisions:
     "The caller's sharding of each argument, which is resharded to `block.arguments` at once."
     block: BlockDecisions
 
+    def on_copy(self, function: ir.Operation) -> FunctionDecisions:
+        """The same about a copy of the function."""
+        return replace(self, function=function, block=self.block.on_copy(function.regions[0].blocks[0]))
+
 
 @dataclass(frozen=True)
 class Decisions:
@@ -90,6 +109,11 @@ class Decisions:
     functions: tuple[FunctionDecisions, ...]
     is_as_requested: bool = True
     "Whether the program has what the request was about: queries to keep split, or constraints to relax."
+
+    def on_copy(self, functions: Iterable[ir.Operation], copies: Iterable[ir.Operation]) -> Decisions:
+        """The same about copies of the functions of the program."""
+        copy_of = dict(zip(functions, copies, strict=True))
+        return replace(self, functions=tuple([decided.on_copy(copy_of[decided.function]) for decided in self.functions]))
 
 
 def at_manual_boundary(sharding: Sharding, shape: Sequence[int], mesh: Mesh, manual: frozenset[int]) -> Sharding:

@@ -236,6 +236,10 @@ class Node:
         """The tensor of its result; -1 if it has none, several, or one that is no ranked tensor."""
         return self.results[0] if len(self.results) == 1 else -1
 
+    def of_kind(self, kind: NodeKind) -> Node:
+        """The same node with other properties."""
+        return Node(self.op, self.name, kind, self.operands, self.results, self.operand_index, self.manual, self.scope)
+
     def carried(self, partial: Sequence[Axes]) -> Axes:
         """The axes along which its result stays a partial sum, given those of its operands. None if the program gives an option
         that splits along some of them: an axis either splits a value or sums it."""
@@ -275,6 +279,10 @@ class Graph:
     _tensors: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
     _changed: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
     _kinds: dict[tuple[object, ...], NodeKind] = field(default_factory=dict)
+
+    def copy(self) -> Graph:
+        """The same graph, whose tensors can be changed."""
+        return replace(self, tensors=list(self.tensors))
 
     def add(self, tensor: Tensor) -> int:
         """Adds a tensor and returns its number."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache, reduce
 from math import inf
 from operator import or_
+from typing import NamedTuple
 
 from meshbridge.cost.fusion import NO_KERNELS
 from meshbridge.decide.choice import pricing_of
 from meshbridge.decide.concurrency import note_concurrency
 from meshbridge.decide.dimension_classes import BATCH, NARROW, STORED, WIDE
 from meshbridge.decide.fold_layers import fold_layers
-from meshbridge.decide.graph import Graph
+from meshbridge.decide.graph import Graph, NodeKind, Tensor
 from meshbridge.decide.liveness import lifetimes
 from meshbridge.decide.refine import Refiner
 from meshbridge.resharding import Objective
@@ -48,8 +49,89 @@ Measured on 37 models of other libraries, each under three shardings: without it
 collectives instead of ten."""
 
 
-def refine(graph: Graph, budget: int, objective: Objective) -> None:
-    """Refines the splits of `graph` in place, trying at most `budget` moves on each of the objective's routes.
+class Refined(NamedTuple):
+    """A refined graph."""
+
+    tensors: list[Tensor]
+    budget: int
+    "Moves that may still be tried."
+    total: float = inf
+    "The cost of the plan."
+    memory_cost: float = inf
+
+
+Folding = tuple[Graph, list[int]]
+"""A graph with its layers folded, and by tensor its number there."""
+
+
+class _Foldings:
+    """The foldings of one graph in several states."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[list[Tensor], list[NodeKind], Folding]] = []
+
+    def of(self, graph: Graph) -> Folding:
+        """The folding of a graph: descriptions and kinds that are equal are one object, so comparing them costs little."""
+        kinds = [node.kind for node in graph.nodes]
+        for tensors, known_kinds, folding in self._known:
+            if tensors == graph.tensors and known_kinds == kinds:
+                return folding
+        folding = fold_layers(graph)
+        self._known.append((list(graph.tensors), kinds, folding))
+        return folding
+
+
+@dataclass
+class _Start:
+    """A graph before refinement, and the refined ones so far."""
+
+    graph: Graph
+    foldings: _Foldings
+    budget: int
+    work: float
+    prices: Sequence[float]
+    refined: dict[tuple[Objective, ...], Refined] = field(default_factory=dict)
+    "By the objectives that were minimised one after the other."
+
+    def along(self, route: tuple[Objective, ...]) -> Refined:
+        """The graph after minimising these objectives one after the other."""
+        if not route:
+            return Refined(self.graph.tensors, self.budget)
+        if route not in self.refined:
+            before = self.along(route[:-1])
+            graph = replace(self.graph, tensors=before.tensors, pricing=pricing_of(self.graph.mesh, route[-1], self.work))
+            refiner = _refined(graph, self.foldings.of(graph), before.budget, self.prices)
+            self.refined[route] = Refined(graph.tensors, refiner.budget, refiner.total, refiner.memory_cost)
+        return self.refined[route]
+
+    def is_as(self, other: _Start) -> bool:
+        """Whether refinement would find the same."""
+        return (
+            (self.budget, self.work, self.prices) == (other.budget, other.work, other.prices)
+            and self.graph.tensors == other.graph.tensors
+            and [node.kind for node in self.graph.nodes] == [node.kind for node in other.graph.nodes]
+        )
+
+
+class Refinements:
+    """The refinements of one propagated graph: variants of a plan share those that start alike and minimise the same."""
+
+    def __init__(self) -> None:
+        self.foldings = _Foldings()
+        self._starts: list[_Start] = []
+
+    def start(self, start: _Start) -> _Start:
+        """The known start that is like this one."""
+        for known in self._starts:
+            if known.is_as(start):
+                return known
+        self._starts.append(start)
+        return start
+
+
+def refine(graph: Graph, budget: int, objective: Objective, known: Refinements | None = None) -> None:
+    """Refines the splits of `graph` in place, trying at most `budget` moves on each of the objective's routes. `known` has, and
+    gets, refinements of copies of the graph.
 
     A later route wins if its plan costs less, by a larger factor than it needs more memory: parameters gathered outside of their
     loop cost less, until they do not fit.
@@ -62,19 +144,16 @@ def refine(graph: Graph, budget: int, objective: Objective) -> None:
         _note_sharing(graph)
     if objective.hides or (work > 1 and objective.combined_bytes):
         note_concurrency(graph, objective, is_small=work > 1)
-    propagated, prices = graph.tensors, _memory_prices(graph, objective)
-    folded = fold_layers(graph)
+    known = known or Refinements()
+    start = known.start(_Start(graph.copy(), known.foldings, budget, work, _memory_prices(graph, objective)))
     least = least_memory = inf
     for route in (replace(objective, is_thorough=True) if work > SMALL else objective).routes:
-        graph.tensors, remaining = list(propagated), budget
-        for number, stage in enumerate(route):
-            graph.pricing = pricing_of(graph.mesh, stage, work)
-            refiner = _refined(graph, fold_layers(graph) if number else folded, remaining, prices)
-            remaining = refiner.budget
-        total, memory = refiner.total, refiner.memory_cost
+        refined = start.along(route)
+        total, memory = refined.total, refined.memory_cost
         if total < least and (memory <= least_memory or total * memory < least * least_memory):
-            least, least_memory, best = total, memory, graph.tensors
-    graph.tensors = best
+            least, least_memory, best = total, memory, refined.tensors
+        graph.pricing = pricing_of(graph.mesh, route[-1], work)
+    graph.tensors = list(best)
 
 
 def _price_of_work(graph: Graph, launch: float) -> float:
@@ -92,16 +171,19 @@ def _price_of_work(graph: Graph, launch: float) -> float:
 
 
 def _note_sharing(graph: Graph) -> None:
-    """Sets the number of devices that share each op, in place, according to the propagated annotations. Work that these repeat on
+    """Sets the number of devices that share each op, according to the propagated annotations. Work that these repeat on
     every device, like an optimizer's products of replicated gradients, is worth sharing only if that is faster."""
     changed = cache(lambda kind, axes: graph.changed_kind(kind, sharing=graph.pricing.devices(axes)))
+    nodes = []
     for node in graph.nodes:
         if not node.is_identity:
             axes = reduce(or_, [graph.tensors[tensor].axes for tensor in (*node.operands, *node.results) if tensor >= 0], 0)
-            node.kind = changed(node.kind, axes)
+            node = node.of_kind(changed(node.kind, axes))
+        nodes.append(node)
+    graph.nodes = nodes
 
 
-def _refined(graph: Graph, folding: tuple[Graph, list[int]], budget: int, prices: Sequence[float]) -> Refiner:
+def _refined(graph: Graph, folding: Folding, budget: int, prices: Sequence[float]) -> Refiner:
     """Refines with the graph's prices, and memory prices by tensor; returns the last refiner."""
     folded, folded_number = folding
     folded = replace(folded, tensors=list(folded.tensors), pricing=graph.pricing)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from meshbridge.cost.objective import objective
 from meshbridge.decide.annotate import annotate
-from meshbridge.decide.decide import decide
+from meshbridge.decide.decide import Propagation, decide
 from meshbridge.decide.decisions import Decisions
 from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.ir.mlir import MeshError, functions_to_partition, ir
@@ -60,16 +60,16 @@ class ShardingRefinement(Pass):
     "Write the decisions as annotations. If not, they go to `mesh-spmdization`, if that is the next pass."
 
     def run(self, module: ir.Module) -> None:
-        annotate(self._decide(module))
+        annotate(self._decide(module, None))
 
     def run_with(self, module: ir.Module, analyses: Analyses) -> None:
-        decisions = self._decide(module)
+        decisions = self._decide(module, analyses.pop(Propagation, None))
         if self.annotate:
             annotate(decisions)
         else:
             analyses[Decisions] = decisions
 
-    def _decide(self, module: ir.Module) -> Decisions:
+    def _decide(self, module: ir.Module, propagation: Propagation | None) -> Decisions:
         if self.moves < 0:
             raise MeshError(f"{self.name}: error: moves is {self.moves}, expected 0 or more")
         if self.memory_factor < 0:
@@ -86,4 +86,5 @@ class ShardingRefinement(Pass):
                 objective=weights,
                 keep_queries=self.keep_queries,
                 inside_open=self.inside_open,
+                propagation=propagation,
             )

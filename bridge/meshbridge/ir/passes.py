@@ -15,6 +15,11 @@ from meshbridge.ir.registry import Registry
 Analyses = dict[type[Any], Any]
 """By type, the analyses of the module in its current state that the passes of one run share."""
 
+
+class Recomputable:
+    """Base of analyses that passes compute where they are missing: the pipeline drops them once the module changes."""
+
+
 PassT = TypeVar("PassT", bound="Pass")
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from meshbridge.cost.step import MARGIN, step_seconds
+from meshbridge.cost.step import MARGIN, schedule
 from meshbridge.ir.mlir import MeshError, ir
+from meshbridge.ir.passes import Analyses
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.read.formats import replace_content
 
@@ -28,23 +29,24 @@ def keep_faster(
     target: CompileTarget,
     candidates: Iterable[Candidate],
     *,
+    analyses: Analyses | None = None,
     epilogues: bool = False,
     is_kept: Callable[[ir.Module, ir.Module, bool], bool] = lambda before, after, is_faster: is_faster,
 ) -> bool:
     """Applies to `module`, one after the other, each candidate whose fastest trial shortens the predicted step on `target` by
     MARGIN; returns whether one does. Changes nothing if no step can be predicted: the report says why.
 
-    `is_kept` overrides the decision, given the modules before and after, and whether the step is shorter. For `epilogues` see
-    `step_seconds`. Raises MeshError for a target without a device.
+    `is_kept` overrides the decision, given the modules before and after, and whether the step is shorter. For `epilogues` and
+    the `analyses` of `module` see `schedule`. Raises MeshError for a target without a device.
     """
     target.check_device()
     best = Trial(module)
     try:
-        shortest = step_seconds(module, target, epilogues=epilogues)
+        shortest = schedule(module, target, analyses=analyses, epilogues=epilogues).seconds
     except MeshError:
         return False
     for candidate in candidates:
-        timed = [(step_seconds(trial.module, target, epilogues=epilogues), trial) for trial in candidate(best)]
+        timed = [(schedule(trial.module, target, epilogues=epilogues).seconds, trial) for trial in candidate(best)]
         paying = [(seconds, trial) for seconds, trial in timed if is_kept(best.module, trial.module, seconds * MARGIN < shortest)]
         if paying:
             shortest, best = min(paying, key=lambda timed_trial: timed_trial[0])

@@ -14,7 +14,7 @@ from meshbridge.cost.by_module import ModuleTraffic, by_module
 from meshbridge.cost.communication import Collective, Communication, communicating, wire_bytes_on
 from meshbridge.cost.flops import OpWork, amount, products, work
 from meshbridge.cost.memory import Memory, memory
-from meshbridge.cost.step import PredictedStep, predict, times_on_links
+from meshbridge.cost.step import CollectiveTimes, PredictedStep, predict
 from meshbridge.dialect.boundary import read_boundary
 from meshbridge.dialect.module_mesh import declared_meshes, find_mesh, mesh_or_single
 from meshbridge.dialect.names import Names, names_of
@@ -317,9 +317,9 @@ _SIDES = {"arguments": "arg_attrs", "results": "res_attrs"}
 def _collectives(
     module: ir.Module, ops: Iterable[Execution], meshes: dict[str, Mesh], phases: Phases, step: PredictedStep | None
 ) -> Iterator[Collective]:
-    times = {} if step is None else times_on_links(module, step.target)
+    times = None if step is None else CollectiveTimes.on_links(module, step.target)
     for op, _, _, collective in communicating(ops, meshes):
-        seconds = times[op].seconds if op in times else None
+        seconds = None if times is None else times.of(op).seconds
         yield replace(collective, origins=origins_of(op, phases), seconds=seconds)
 
 

@@ -125,6 +125,12 @@ class Objective:
         return replace(self, rates=None) if self.rates else self
 
     @cached_property
+    def alone(self) -> Objective:
+        """The price of a resharding beside which nothing runs and that costs no memory, as if all axes were alike: equal for all
+        variants of a plan."""
+        return replace(self.plain, memory=0.0, is_thorough=False, hidden_gathers=1.0, hidden_reductions=1.0)
+
+    @cached_property
     def _hash(self) -> int:
         hidden = (self.hidden_gathers, self.hidden_reductions)
         return hash((self.launch, self.memory, self.is_thorough, self.rates, self.combined_bytes, hidden, self.work, self.beside))

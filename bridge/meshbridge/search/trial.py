@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 
-from meshbridge.cost.communication import communication
+from meshbridge.cost.communication import wire_bytes
 from meshbridge.cost.memory import memory
 from meshbridge.cost.step import predict
 from meshbridge.decide.graph import Graph
@@ -14,7 +14,7 @@ from meshbridge.decide.split_queries import has_scores
 from meshbridge.ir.mlir import MeshError, ir, main_function
 from meshbridge.partitioning import partition_module
 from meshbridge.pipeline import Options, PlanVariant
-from meshbridge.plan_variants import open_variants, plan_in, ring_variants
+from meshbridge.plan_variants import Planner, open_variants, ring_variants
 from meshbridge.read.formats import copy_module
 from meshbridge.search.boundary import ShardedBoundary
 
@@ -54,7 +54,7 @@ def attempt(
     except MeshError:
         return None
     peak = memory(main_function(module)).peak
-    return Trial(boundary, step.seconds, step.exposed_seconds, communication(module).wire_bytes, peak, variant), module
+    return Trial(boundary, step.seconds, step.exposed_seconds, wire_bytes(module), peak, variant), module
 
 
 def planned(legal: ir.Module, boundary: ShardedBoundary, options: Options, variant: PlanVariant | None) -> ir.Module:
@@ -66,6 +66,8 @@ def planned(legal: ir.Module, boundary: ShardedBoundary, options: Options, varia
         boundary.annotate(module)
         if variant is None:
             partition_module(module, options)
-        elif not plan_in(module, options, variant):
+            return module
+        plan = Planner(module, options).plan(variant)
+        if plan is None:
             raise MeshError("error: the program has no plan of its own in this variant")
-    return module
+        return plan.module

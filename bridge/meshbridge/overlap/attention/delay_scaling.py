@@ -26,7 +26,7 @@ from meshbridge.ops.linear import SCALE
 from meshbridge.ops.number_classes import scales_exactly
 from meshbridge.ops.traits import Trait, ops_with
 from meshbridge.overlap.attention.block_trace import BlockWriter, ValueDim, producer
-from meshbridge.overlap.attention.linear_reductions import LinearReduction, lifted, linear_reductions
+from meshbridge.overlap.attention.linear_reductions import LinearReduction, lifted, linear_reductions, may_be_reduced
 
 _CONVERT = "stablehlo.convert"
 _REDUCTIONS = {AllReduceOp.OPERATION_NAME: AllReduceOp, ReduceScatterOp.OPERATION_NAME: ReduceScatterOp}
@@ -235,9 +235,11 @@ def _dims_read(value: ir.Value, dim: int, source: ir.Value) -> set[int]:
 
 def _scaling(op: ir.Operation, meshes: Mapping[str, Mesh]) -> _Scaling | None:
     """The scaling by `op`, if its result is only summed over devices, and the sums do not depend on the scale in another way."""
+    if not _is_wide(op.results[0]) or not may_be_reduced(op.results[0]):
+        return None
     for side in SCALE[op.name]:
         factor = _factor(op.operands[1 - side], op.block)
-        if factor is None or not _is_wide(op.results[0]):
+        if factor is None:
             continue
         for dim, size in enumerate(shape_of(op.results[0])):
             sums = linear_reductions(op, dim) if size != 1 and not varies_along(factor.value, dim) else None

@@ -13,7 +13,7 @@ from meshbridge.ir.uses import look_through
 from meshbridge.ops.dimensions import BROADCAST, REDUCE, result_dim, varies_along
 from meshbridge.ops.einsum import DOT, Einsum
 from meshbridge.ops.linear import SCALE
-from meshbridge.ops.traits import Trait, has
+from meshbridge.ops.traits import Trait, has, ops_with
 
 SELECT = "stablehlo.select"
 
@@ -76,6 +76,18 @@ def sources_of(sums: Iterable[LinearReduction]) -> Iterator[tuple[ir.Value, int]
             yield reduction.other
 
 
+_LINEAR = ops_with(Trait.SHAPING) | SCALE.keys() | {SELECT, "stablehlo.convert", "stablehlo.negate"}
+"""Operations that can be linear in one operand."""
+
+
+def may_be_reduced(value: ir.Value) -> bool:
+    """False if a reader of `value` is of a kind that `linear_reductions` refuses, which most readers tell by their name."""
+    return all(use.owner.operation.name in _REDUCING for use in value.uses)
+
+
+_REDUCING = _LINEAR | {DOT, REDUCE}
+
+
 def linear_reductions(exponential: ir.Operation, keys: int) -> tuple[LinearReduction, ...] | None:
     """The sums over keys that are the only readers of the exponentials, in program order; None if there are others."""
     reductions: dict[ir.Operation, LinearReduction] = {}
@@ -113,6 +125,8 @@ def is_zero(value: ir.Value) -> bool:
 
 def _linear(op: ir.Operation, side: int, dim: int) -> int | None:
     """The dimension of keys of the result of an operation that is linear in its operand `side`; None if it is not linear."""
+    if op.name not in _LINEAR:
+        return None
     if op.name == SELECT:
         if side != 1 or not is_zero(op.operands[2]):
             return None

@@ -12,12 +12,13 @@ from math import prod
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect.attributes import integers, integers_attr
 from meshbridge.dialect.ops import OPERATION_NAMES
+from meshbridge.ir.block_index import BlockOp, Values
 from meshbridge.ir.builder import Builder, element_of, shape_of
 from meshbridge.ir.elements import neutral, resized
 from meshbridge.ir.mlir import ir
 from meshbridge.ops.dimensions import REDUCE
 from meshbridge.ops.einsum import DOT
-from meshbridge.ops.rule import Dims, Interface, ShardingRule
+from meshbridge.ops.rule import Dims, Interface, ShardingRule, Signature, signature
 from meshbridge.ops.spmd import SPMD_LOWERINGS
 from meshbridge.ops.traits import Trait, ops_with
 
@@ -47,8 +48,37 @@ class ChunkedOp:
     "The reduction that combines chunks to a result without the axis; empty if there is none."
 
 
-def chunk_op(interface: Interface, op: ir.Operation, value: ir.Value, axis: ChunkAxis, pieces: int) -> ChunkedOp | None:
-    """How `op` works on chunks of its operand or result `value`; None if it cannot."""
+class ChunkedOps:
+    """How operations work on chunks: one computation for all that are alike."""
+
+    def __init__(self, values: Values, pieces: int) -> None:
+        self.pieces = pieces
+        self._values = values
+        self._interface = Interface()
+        self._kinds: dict[Signature, int] = {}
+        self._kind_of: dict[int, int] = {}
+        "The number of an operation's signature, by its first result."
+        self._known: dict[tuple[object, ...], ChunkedOp | None] = {}
+
+    def chunked(self, made: BlockOp, value: int, axis: ChunkAxis) -> ChunkedOp | None:
+        """How an operation works on chunks of its operand or result `value`; None if it cannot."""
+        if not made.results:
+            return None
+        key: tuple[object, ...] = (self._kind(made), (*made.operands, *made.results).index(value), axis)
+        if made.name == REDUCE:
+            key = (*key, made.operands[1])  # what the sum starts from
+        if key not in self._known:
+            self._known[key] = _chunked(self._interface, made.op, self._values.all[value], axis, self.pieces)
+        return self._known[key]
+
+    def _kind(self, made: BlockOp) -> int:
+        kind = self._kind_of.get(made.results[0])
+        if kind is None:
+            kind = self._kind_of[made.results[0]] = self._kinds.setdefault(signature(made.op), len(self._kinds))
+        return kind
+
+
+def _chunked(interface: Interface, op: ir.Operation, value: ir.Value, axis: ChunkAxis, pieces: int) -> ChunkedOp | None:
     if op.name in OPERATION_NAMES and (carried_by_collective := _moved(op, value, axis, pieces)) is not None:
         return carried_by_collective
     rule = interface.rule(op)

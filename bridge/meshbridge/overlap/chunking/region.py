@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, reduce
 
 from meshbridge.collectives.rewriter import resize_uniform
 from meshbridge.dialect.ops import AllGatherOp, AllToAllOp, CollectiveOpView
+from meshbridge.ir.block_index import BlockIndex, BlockOp
 from meshbridge.ir.builder import Builder, shape_of
-from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.exchange import COMBINERS
-from meshbridge.ir.mlir import ancestor_in, ir
-from meshbridge.ir.uses import defining_op
+from meshbridge.ir.mlir import ir
 from meshbridge.ops.einsum import DOT, LoopDivision, is_divided
-from meshbridge.ops.rule import Interface, signature
+from meshbridge.ops.rule import signature
 from meshbridge.ops.traits import Trait, ops_with
-from meshbridge.overlap.chunking.axis import ChunkAxis, ChunkedOp, chunk_op, op_on_chunk
+from meshbridge.overlap.chunking.axis import ChunkAxis, ChunkedOp, ChunkedOps, op_on_chunk
 
 OPENING = frozenset((AllGatherOp.OPERATION_NAME, AllToAllOp.OPERATION_NAME))
 """Collectives that products wait for."""
@@ -117,134 +116,146 @@ class Segment:
         return LoopDivision(self.pieces, axis.outer).join(builder, parts, axis.dim)
 
 
-def readers(value: ir.Value, block: ir.Block) -> Iterator[ir.Operation]:
-    """The operations of a block that read `value`, or contain an operation that does."""
-    for use in value.uses:
-        op = use.owner.operation
-        reader = op if op.block == block else ancestor_in(block, op)
-        if reader is not None:
-            yield reader
+Beginnings = Mapping[int, ChunkedOp]
+"""Initial collectives, by the numbers of the operations in their block."""
 
 
 class _MissingBeginnings(Exception):
     """Raised if the segment needs further initial collectives."""
 
-    def __init__(self, beginnings: Mapping[ir.Operation, ChunkedOp]) -> None:
+    def __init__(self, beginnings: Beginnings) -> None:
         self.beginnings = beginnings
 
 
-@dataclass
 class Segments:
     """Finds the segments of one block."""
 
-    block: ir.Block
-    pieces: int
-    interface: Interface = field(default_factory=Interface)
+    def __init__(self, index: BlockIndex, pieces: int) -> None:
+        self.pieces = pieces
+        self.index = index
+        self.values = index.values
+        self.chunking = ChunkedOps(index.values, pieces)
+        self.opened: dict[tuple[int, ChunkAxis, float], Beginnings] = {}
+        "Initial collectives by the value that is computed from them, its axis, and the bytes of those that are not small."
+        self._grown: dict[frozenset[tuple[int, ChunkedOp]], Segment | None] = {}
 
-    def __post_init__(self) -> None:
-        self.operations = [view.operation for view in self.block.operations]
-        self.numbers = {op: number for number, op in enumerate(self.operations)}
+    def openings(self) -> Iterator[int]:
+        """The numbers of the collectives at which segments can start."""
+        return (number for number, made in enumerate(self.index.operations) if made.name in OPENING)
 
-    def of(self, op: ir.Operation, least: int) -> Iterator[Segment]:
-        """The segments from a collective on, one per dimension; chunks of the two minor dimensions have at least `least`
-        elements."""
-        value, shape = op.operands[0], shape_of(op.operands[0])
-        if is_divided(value):
+    def of(self, number: int, least: int) -> Iterator[Segment]:
+        """The segments from the collective of that number on, one per dimension; chunks of the two minor dimensions have at least
+        `least` elements."""
+        made = self.index.operations[number]
+        value, shape = made.operands[0], shape_of(self.values.all[made.operands[0]])
+        if is_divided(self.values.all[value]):
             return
         for dim, size in enumerate(shape):
             if size % self.pieces or size < self.pieces or (dim >= len(shape) - 2 and size // self.pieces < least):
                 continue
-            carried = chunk_op(self.interface, op, value, ChunkAxis(dim), self.pieces)
-            if carried is not None and not carried.summed and (segment := self._grown({op: carried})) is not None:
+            carried = self.chunking.chunked(made, value, ChunkAxis(dim))
+            if carried is not None and not carried.summed and (segment := self._segment({number: carried})) is not None:
                 yield segment
 
-    def _grown(self, beginnings: dict[ir.Operation, ChunkedOp]) -> Segment | None:
+    def _segment(self, beginnings: Beginnings) -> Segment | None:
+        """The segment that starts at these collectives, and at others that it needs."""
         while len(beginnings) <= _BEGINNINGS:
             try:
-                return _SegmentGrowth(self, beginnings).segment()
+                return self._growth(beginnings)
             except _MissingBeginnings as more:
                 beginnings = {**beginnings, **more.beginnings}
         return None
 
+    def _growth(self, beginnings: Beginnings) -> Segment | None:
+        key = frozenset(beginnings.items())
+        if key not in self._grown:
+            self._grown[key] = _SegmentGrowth(self, beginnings).segment()
+        return self._grown[key]
 
-@dataclass
+
 class _SegmentGrowth:
     """A segment under construction, in program order."""
 
-    of: Segments
-    beginnings: Mapping[ir.Operation, ChunkedOp]
-    carried: dict[ir.Operation, ChunkedOp] = field(default_factory=dict)
-    chunk_axes: dict[ir.Value, ChunkAxis] = field(default_factory=dict)
-    "The axis of the results."
-    reached: set[int] = field(default_factory=set)
-    "The numbers of operations that read chunked values."
-    end: int = 0
-    "The maximum of these and of the initial collectives."
-    closed: bool = False
-    "True if the axis ends at a collective along the axes of an initial one: of activations, not weights."
-    depending: set[int] = field(default_factory=set)
-    "The numbers of operations outside of the segment that depend on it."
+    def __init__(self, of: Segments, beginnings: Beginnings) -> None:
+        self.of = of
+        self.index = of.index
+        self.beginnings = beginnings
+        self.carried: dict[int, ChunkedOp] = {}
+        self.chunk_axes: dict[int, ChunkAxis] = {}
+        "The axis of the results."
+        self.reached: set[int] = set()
+        "The numbers of operations that read chunked values."
+        self.end = 0
+        "The maximum of these and of the initial collectives."
+        self.closed = False
+        "True if the axis ends at a collective along the axes of an initial one: of activations, not weights."
+        self.depending: set[int] = set()
+        "The numbers of operations outside of the segment that depend on it."
+        self._least = min(self._bytes(self.index.operations[number]) for number in beginnings)
+        self._axes = {_axes(self.index.operations[number].op) for number in beginnings}
 
     def segment(self) -> Segment | None:
         """The segment; None if it has no product along the axis, no final collective, or is too long."""
-        starts = [self.of.numbers[op] for op in self.beginnings]
-        number, self.end = min(starts), max(starts)
+        number, self.end = min(self.beginnings), max(self.beginnings)
         longest = number + _LONGEST
         while number <= self.end:
             if number > longest:
                 return None
             self._look_at(number)
             number += 1
-        if not self.closed or not any(op.name == DOT and not carried.summed for op, carried in self.carried.items()):
+        operations = self.index.operations
+        if not self.closed:
+            return None
+        if not any(operations[number].name == DOT and not carried.summed for number, carried in self.carried.items()):
             return None
         if any(self._joins_large(value) for value in self.chunk_axes):
             return None
-        return Segment(tuple(self.carried.items()), self.of.pieces)
+        return Segment(tuple((operations[number].op, carried) for number, carried in self.carried.items()), self.of.pieces)
 
     def _look_at(self, number: int) -> None:
-        op = self.of.operations[number]
-        is_free = number not in self.depending
-        if is_free and number not in self.reached and op in self.beginnings:
-            self._take_in(op, self.beginnings[op])
-        elif is_free and number in self.reached and (carried := self._carry(op)) is not None:
-            self._take_in(op, carried)
-        elif not is_free or number in self.reached:
-            for result in op.results:
-                self.depending |= self._readers(result)
+        is_free, is_reached = number not in self.depending, number in self.reached
+        if not is_reached and is_free and number not in self.beginnings:
+            return
+        made = self.index.operations[number]
+        carried = None
+        if is_free:
+            carried = self._carry(made) if is_reached else self.beginnings[number]
+        if carried is not None:
+            self._take_in(number, made, carried)
+        else:
+            for result in made.results:
+                self.depending.update(self.index.readers_of(result))
 
-    def _take_in(self, op: ir.Operation, carried: ChunkedOp) -> None:
-        self.carried[op] = carried
-        closes = op.name in _CLOSING and op not in self.beginnings and not self._is_small(op)
-        self.closed |= closes and any(_axes(op) == _axes(beginning) for beginning in self.beginnings)
-        for result, axis in zip(op.results, carried.results, strict=True):
+    def _take_in(self, number: int, made: BlockOp, carried: ChunkedOp) -> None:
+        self.carried[number] = carried
+        closes = made.name in _CLOSING and number not in self.beginnings and not self._is_small(made)
+        self.closed |= closes and _axes(made.op) in self._axes
+        for result, axis in zip(made.results, carried.results, strict=True):
+            reading = self.index.readers_of(result)
             if axis is None or closes:
-                self.depending |= self._readers(result)
+                self.depending.update(reading)
             else:
                 self.chunk_axes[result] = axis
-                reading = self._readers(result)
-                self.reached |= reading
-                self.end = max(self.end, *reading, 0)
+                self.reached.update(reading)
+                self.end = max(self.end, *reading[-1:])
 
-    def _joins_large(self, value: ir.Value) -> bool:
+    def _joins_large(self, value: int) -> bool:
         """True if `value` is large and would have to be concatenated for a reader outside."""
-        return _SMALL * tensor_bytes(value) > self._least and any(
-            self.of.operations[number] not in self.carried for number in self._readers(value)
+        return _SMALL * self.of.values.tensor_bytes(value) > self._least and any(
+            number not in self.carried for number in self.index.readers_of(value)
         )
 
-    def _readers(self, value: ir.Value) -> set[int]:
-        return {self.of.numbers[op] for op in readers(value, self.of.block)}
-
-    def _carry(self, op: ir.Operation) -> ChunkedOp | None:
-        """How `op` works on chunks of its operands; None if the axis ends there."""
-        if op.name == AllGatherOp.OPERATION_NAME and not self._is_small(op):
+    def _carry(self, made: BlockOp) -> ChunkedOp | None:
+        """How an operation works on chunks of its operands; None if the axis ends there."""
+        if made.name == AllGatherOp.OPERATION_NAME and not self._is_small(made):
             return None
-        known = [(value, self.chunk_axes[value]) for value in op.operands if value in self.chunk_axes]
-        if not known:
+        known = next((value for value in made.operands if value in self.chunk_axes), None)
+        if known is None:
             return None  # an inner operation reads the chunked value
-        carried = chunk_op(self.of.interface, op, *known[0], self.of.pieces)
+        carried = self.of.chunking.chunked(made, known, self.chunk_axes[known])
         if carried is None:
             return None
-        needed = list(zip(op.operands, carried.operands, strict=True))
+        needed = list(zip(made.operands, carried.operands, strict=True))
         if any(value in self.chunk_axes and self.chunk_axes[value] != axis for value, axis in needed):
             return None
         for value, axis in needed:
@@ -252,41 +263,45 @@ class _SegmentGrowth:
                 raise _MissingBeginnings(missing)
         return carried
 
-    def _is_small(self, op: ir.Operation) -> bool:
-        return _SMALL * _bytes(op) <= self._least
+    def _is_small(self, made: BlockOp) -> bool:
+        return _SMALL * self._bytes(made) <= self._least
 
-    @cached_property
-    def _least(self) -> float:
-        return min(map(_bytes, self.beginnings))
+    def _bytes(self, made: BlockOp) -> float:
+        return max(map(self.of.values.tensor_bytes, (*made.operands, *made.results)))
 
-    def _beginnings(self, value: ir.Value, axis: ChunkAxis) -> dict[ir.Operation, ChunkedOp]:
+    def _beginnings(self, value: int, axis: ChunkAxis) -> Beginnings:
         """Further initial collectives from which `value` is computed along the axis."""
-        beginnings: dict[ir.Operation, ChunkedOp] = {}
-        worklist, visited = [(value, axis)], set[ir.Value]()
+        key = value, axis, self._least
+        opened = self.of.opened.get(key)
+        if opened is None:
+            opened = self.of.opened[key] = self._opened(value, axis)
+        return {number: carried for number, carried in opened.items() if number not in self.beginnings}
+
+    def _opened(self, value: int, axis: ChunkAxis) -> Beginnings:
+        """Initial collectives from which `value` is computed along the axis."""
+        opened: dict[int, ChunkedOp] = {}
+        worklist, visited = [(value, axis)], set[int]()
         while worklist:
             value, axis = worklist.pop()
-            op = defining_op(value)
-            if value in visited or op is None or op.block != self.of.block:
+            number = self.index.makers.get(value)
+            if value in visited or number is None:
                 continue
             visited.add(value)
             if len(visited) > _TRACED:
                 return {}
-            carried = chunk_op(self.of.interface, op, value, axis, self.of.pieces)
+            made = self.index.operations[number]
+            carried = self.of.chunking.chunked(made, value, axis)
             if carried is None:
                 continue
-            if op.name in OPENING | _CLOSING and not self._is_small(op):
-                if op.name in OPENING and op not in self.beginnings and not is_divided(op.operands[0]):
-                    beginnings[op] = carried
+            if made.name in OPENING | _CLOSING and not self._is_small(made):
+                if made.name in OPENING and not is_divided(self.of.values.all[made.operands[0]]):
+                    opened[number] = carried
                 continue
             worklist += [
-                (operand, along) for operand, along in zip(op.operands, carried.operands, strict=True) if along is not None
+                (operand, along) for operand, along in zip(made.operands, carried.operands, strict=True) if along is not None
             ]
-        return beginnings
+        return opened
 
 
 def _axes(op: ir.Operation) -> tuple[int, ...]:
     return CollectiveOpView(op).mesh_axes
-
-
-def _bytes(op: ir.Operation) -> float:
-    return max(map(tensor_bytes, (*op.operands, *op.results)))

@@ -10,11 +10,12 @@ from functools import partial
 from operator import itemgetter
 from typing import ClassVar, cast
 
-from meshbridge.cost.step import step_seconds
+from meshbridge.cost.step import schedule
 from meshbridge.dialect.module_mesh import mesh_ops
+from meshbridge.ir.block_index import BlockIndex
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import MeshError, find, ir, walk_all
-from meshbridge.ir.passes import Pass, register
+from meshbridge.ir.passes import Analyses, Pass, register
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.overlap.chunking.region import OPENING, Segment, Segments
 from meshbridge.overlap.chunking.schedule import rewrite
@@ -62,30 +63,32 @@ class RowsInPieces(Pass):
     "The minimum size of a chunk along one of the two minor dimensions: a tile of a TPU."
 
     def run(self, module: ir.Module) -> bool:
+        return self.run_with(module, {})
+
+    def run_with(self, module: ir.Module, analyses: Analyses) -> bool:
         with module.context, ir.Location.unknown(module.context):
             if self.target is None:
-                chosen = disjoint(segments[0] for segments in self._candidates(module))
+                chosen = disjoint(segments[0] for segments in self._candidates(module, analyses))
                 rewrite(chosen)
                 return bool(chosen)
-            return self._divide_what_pays(module, self.target)
+            return self._divide_what_pays(module, self.target, analyses)
 
-    def _candidates(self, module: ir.Module) -> Iterator[list[Segment]]:
+    def _candidates(self, module: ir.Module, analyses: Analyses) -> Iterator[list[Segment]]:
         """For each collective at which a segment can start, its segments."""
-        blocks: dict[ir.Block, Segments] = {}
-        for op in find(module.operation, OPENING):
-            if op.block not in blocks:
-                blocks[op.block] = Segments(op.block, self.pieces)
-            if segments := list(blocks[op.block].of(op, self.least)):
-                yield segments
+        for block in dict.fromkeys(op.block for op in find(module.operation, OPENING)):
+            found = Segments(BlockIndex.of(block, analyses), self.pieces)
+            for number in found.openings():
+                if segments := list(found.of(number, self.least)):
+                    yield segments
 
-    def _divide_what_pays(self, module: ir.Module, target: CompileTarget) -> bool:
+    def _divide_what_pays(self, module: ir.Module, target: CompileTarget, analyses: Analyses) -> bool:
         """Divides each kind of segments that shortens the predicted step. Raises MeshError for a target without a device."""
         target.check_device()
         price = _Price(module, target)
         by_kind: dict[object, list[Segment]] = {}
         gains: dict[object, float] = defaultdict(float)
         try:
-            for segments in self._candidates(module):
+            for segments in self._candidates(module, analyses):
                 gain, segment = max(((price.gain(each), each) for each in segments), key=itemgetter(0))
                 if gain > 0:
                     by_kind.setdefault(segment.kind, []).append(segment)
@@ -93,7 +96,8 @@ class RowsInPieces(Pass):
         except MeshError:  # no step can be predicted; the report says why
             return False
         most = sorted(gains, key=lambda kind: -gains[kind])[:KINDS]
-        return bool(most) and keep_faster(module, target, [partial(_divided, module, by_kind[kind]) for kind in most])
+        divisions = [partial(_divided, module, by_kind[kind]) for kind in most]
+        return bool(divisions) and keep_faster(module, target, divisions, analyses=analyses)
 
 
 def _divided(module: ir.Module, segments: Sequence[Segment], before: Trial) -> Iterator[Trial]:
@@ -115,7 +119,7 @@ class _Price:
 
     def step(self, module: ir.Module) -> float:
         """The predicted step of a program."""
-        return step_seconds(module, self.target)
+        return schedule(module, self.target).seconds
 
     def gain(self, segment: Segment) -> float:
         """The seconds that dividing a segment saves if nothing else runs beside it."""

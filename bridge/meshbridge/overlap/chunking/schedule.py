@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
 from meshbridge.ir.builder import Builder
-from meshbridge.ir.mlir import ir, terminator
-from meshbridge.overlap.chunking.region import Segment, readers
+from meshbridge.ir.mlir import ancestor_in, ir, terminator
+from meshbridge.overlap.chunking.region import Segment
 
 
 def rewrite(segments: Iterable[Segment]) -> None:
@@ -34,7 +34,7 @@ def _order(block: ir.Block, segments: Sequence[Segment]) -> list[ir.Operation | 
     following: list[set[int]] = [set() for _ in nodes]
     for op, number in numbers.items():
         for result in op.results:
-            following[number].update(numbers[reader] for reader in readers(result, block))
+            following[number].update(numbers[reader] for reader in _readers(result, block))
     waiting = [0] * len(nodes)
     for number, followers in enumerate(following):
         followers.discard(number)
@@ -68,3 +68,12 @@ def _write(block: ir.Block, order: Sequence[ir.Operation | Segment]) -> None:
         replaced += node.operations
     for op in reversed(replaced):
         op.erase()
+
+
+def _readers(value: ir.Value, block: ir.Block) -> Iterator[ir.Operation]:
+    """The operations of a block that read `value`, or contain an operation that does."""
+    for use in value.uses:
+        op = use.owner.operation
+        reader = op if op.block == block else ancestor_in(block, op)
+        if reader is not None:
+            yield reader

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from typing import ClassVar
 
 from meshbridge.cost.overlap_costs import OverlapCosts
-from meshbridge.ir.mlir import MeshError, ir
-from meshbridge.ir.passes import Pass, register
+from meshbridge.cost.step import Schedule, schedule
+from meshbridge.ir.mlir import MeshError, ir, walk_all
+from meshbridge.ir.passes import Analyses, Pass, register
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.overlap.matmul.gathered_products import GatheredProducts, gathered_products
 from meshbridge.overlap.matmul.ring_reductions import RingReduction, ring_scatters
@@ -72,38 +74,44 @@ class CollectiveMatmul(Pass):
     instead of 2,274."""
 
     def run(self, module: ir.Module) -> bool:
+        return self.run_with(module, {})
+
+    def run_with(self, module: ir.Module, analyses: Analyses) -> bool:
         with module.context:
-            if not self.whole or self.target is None:
-                return self._divide(module)
-            return keep_faster(module, self.target, [self._divided])
+            divisions = self._chosen(module, analyses)
+            if not divisions:
+                return False
+            if self.whole and self.target is not None:
+                return keep_faster(module, self.target, [partial(self._divided, self.target, analyses)], analyses=analyses)
+            for division in divisions:
+                division.rewrite()
+            return True
 
-    def _divided(self, before: Trial) -> Iterator[Trial]:
+    def _divided(self, target: CompileTarget, analyses: Analyses, before: Trial) -> Iterator[Trial]:
+        """A divided copy of a module, of which these are analyses."""
         copy = copy_module(before.module)
-        if self._divide(copy):
-            yield Trial(copy)
-
-    def _divide(self, module: ir.Module) -> bool:
-        """Applies the divisions with a gain; returns whether there are any. Raises MeshError for a target without a device."""
-        reduced = [*ring_scatters(module, self.steps)]
-        products = [[product] for scatter in reduced if (product := scattered_products(scatter, self.least)) is not None]
-        gathered = gathered_products(module, self.pieces, self.least)
-        rings = [[RingReduction(scatter)] for scatter in reduced if not scatter.is_gathered]
-        chosen = self._chosen(module, [*products, *rings, *gathered])
-        for division in chosen:
+        copies = dict(zip(walk_all(before.module), walk_all(copy), strict=True))
+        step = schedule(before.module, target, analyses=analyses).among(copies)
+        for division in self._chosen(copy, {Schedule: step}):
             division.rewrite()
-        return bool(chosen)
+        yield Trial(copy)
 
-    def _chosen(self, module: ir.Module, candidates: Sequence[Sequence[Divided]]) -> list[Divided]:
+    def _chosen(self, module: ir.Module, analyses: Analyses) -> list[Divided]:
         """The divisions to apply, which are disjoint, earlier candidates first: of each candidate the best way that shortens the
         step.
 
         Raises MeshError for a target without a device.
         """
+        reduced = [*ring_scatters(module, self.steps)]
+        products = [[product] for scatter in reduced if (product := scattered_products(scatter, self.least)) is not None]
+        gathered = gathered_products(module, self.pieces, self.least)
+        rings = [[RingReduction(scatter)] for scatter in reduced if not scatter.is_gathered]
+        candidates: Sequence[Sequence[Divided]] = [*products, *rings, *gathered]
         if not candidates or self.target is None:
             return disjoint(divisions[0] for divisions in candidates)
         self.target.check_device()
         try:
-            prices = OverlapCosts.of(module, self.target)
+            prices = OverlapCosts.of(module, self.target, analyses)
         except MeshError:  # no step can be predicted; the report says why
             return []
         best = []
