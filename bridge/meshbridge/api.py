@@ -402,7 +402,7 @@ def symbolic_report(
             raise MeshError(f"error: expected a jax.export.Exported to give sizes, found {type(program).__name__}")
         return formats.unpack(program, context())
 
-    serialized = bytes(program.serialize()) if dims and isinstance(program, Exported) else b""
+    serialized = formats.dumped(program) if dims and isinstance(program, Exported) else b""
     options = Options("mesh", resharding, CompileTarget.of(machine or DEFAULTS.target.name), collectives=collectives)
     return symbolic.formulas(at, dims or {}, options)
 
@@ -476,16 +476,29 @@ def load(path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None)
     return program
 
 
-def save(program: Program | Exported | ir.Module, path: str | os.PathLike[str]) -> None:
-    """Writes a program in the format of the suffix of `path`, or else in its own. Files are complete or absent.
+def save(
+    program: Source | Wrapped,
+    path: str | os.PathLike[str],
+    *arguments: Any,
+    kwargs: Named = None,
+    platform: str | None = None,
+) -> None:
+    """Writes a program in the format of the suffix of `path`, or else in its own, for `load` and every command. Files are
+    complete or absent.
 
-    Raises MeshError.
+    A `jax.jit` function is exported for `arguments` and `kwargs`, which may be `jax.ShapeDtypeStruct`s, and for `platform`: its
+    own format is a `jax.export` artifact, `.jax_export`; `.mlir` is text. Both have the paths of arguments and results, source
+    lines and name stacks. Arguments may be trees of any classes that JAX takes. `load` gives the trees of classes that the
+    reading process has not registered by their keys, which `compile` accepts in their place.
+
+    Raises MeshError, also for a function with Python callbacks, which no file holds.
     """
     from meshbridge.ir.mlir import context
     from meshbridge.read import files, formats
 
     name = os.fspath(path)
-    files.write_bytes(name, formats.choose(formats.unpack(program, context()), name).serialize())
+    opened = formats.unpack(program, context(), arguments, kwargs, platform)
+    files.write_bytes(name, formats.with_locations(formats.choose(opened, name)).serialize())
 
 
 def compile(
