@@ -36,6 +36,7 @@ from meshbridge.reports.difference import Difference, came_partitioned, differen
 from meshbridge.reports.explanation_table import explanation_table
 from meshbridge.reports.families import Family, FamilyMember, Split, families
 from meshbridge.reports.report import Report, partition_and_report
+from meshbridge.text import Tabular, counted
 
 SCHEMA = 1
 """Version of the JSON; it grows when a key changes its meaning or goes."""
@@ -107,8 +108,8 @@ class Explained:
     "How many more alternatives differ by one axis."
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(Tabular):
     """Why the arguments and results of a program are sharded as they are."""
 
     report: Report
@@ -120,6 +121,12 @@ class Explanation:
     def tried(self) -> int:
         """How many alternatives were tried."""
         return sum(len(explained.others) for explained in self.explained)
+
+    @property
+    def headline(self) -> str:
+        """How much is explained."""
+        shared = f"{counted(len(self.explained), 'sharding')} of arguments and results explained"
+        return f"{shared}, {counted(self.tried, 'alternative')} tried"
 
     def remarks(self) -> tuple[str, ...]:
         """Remarks on the explanation, one sentence each."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from dataclasses import asdict
 
 from meshbridge import partitioning
 from meshbridge.dialect.module_mesh import is_partitioned
@@ -15,8 +13,7 @@ from meshbridge.ir.passes import Pass
 from meshbridge.lowering.local_program import annotate_local_program, shardings_between, speaks_of_devices
 from meshbridge.read import files, formats
 from meshbridge.tools import arguments, console, progress
-from meshbridge.verify.trace import Parting
-from meshbridge.verify.verdict import MEMORY, ResultDifference, Verdict, verify
+from meshbridge.verify.verdict import MEMORY, verify
 
 
 def add_options(parser: console.Parser) -> None:
@@ -56,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
         steps.done(_PARTITIONING)
         with files.about(files.display_name(options.partitioned or options.input)):
             verdict = verify(source, partitioned, seed=options.seed, memory=options.memory)
-    _print(verdict, options.json)
+    console.say(verdict.to_json() if options.json else verdict.table())
     return 0 if verdict.equal else 1
 
 
@@ -96,11 +93,11 @@ def _after_each_pass(source: ir.Module, options: argparse.Namespace) -> int:
             return
         last_text[0] = text
         verdict = verify(source, changed, seed=options.seed, memory=options.memory)
-        passes.append({"pass": step.name, **_as_json(verdict)})
+        passes.append({"pass": step.name, **verdict.record()})
         if not options.json:
             console.say(f"{step.name}: {'equal' if verdict.equal else 'changes the meaning'}")
             if not verdict.equal:
-                _print(verdict, False)
+                console.say(verdict.table())
 
     with files.about(files.display_name(options.input)):
         partitioning.partition_module(module, on_pass=check)
@@ -108,41 +105,3 @@ def _after_each_pass(source: ir.Module, options: argparse.Namespace) -> int:
     if options.json:
         console.say(json.dumps({"equal": equal, "passes": passes}, indent=2))
     return 0 if equal else 1
-
-
-def _as_json(verdict: Verdict) -> dict[str, object]:
-    return {"equal": verdict.equal, **asdict(verdict)}
-
-
-def _print(verdict: Verdict, as_json: bool) -> None:
-    if as_json:
-        console.say(json.dumps(_as_json(verdict), indent=2))
-    elif verdict.equal:
-        console.say(f"equal: all results agree over the fields of {' and '.join(map(str, verdict.primes))} elements")
-        console.say(f"  runs: {'; '.join(verdict.kinds)}")
-    else:
-        sys.stdout.flush()
-        for difference in verdict.differences:
-            console.say(_difference_text(difference))
-        if verdict.parting is not None:
-            console.say(_parting_text(verdict.parting))
-
-
-def _parting_text(parting: Parting) -> str:
-    devices = ", ".join(map(str, parting.devices))
-    text = f"{parting.location}: the first value that differs is result {parting.result} of '{parting.op}'"
-    if parting.devices:
-        text += f": on device {devices}, there first in element [{', '.join(map(str, parting.element))}] of the shard"
-    return text + _cause_text(parting.cause)
-
-
-def _cause_text(cause: str) -> str:
-    return f"\n  plausible cause: {cause}" if cause else ""
-
-
-def _difference_text(difference: ResultDifference) -> str:
-    if difference.contradiction:
-        return f"different: {difference.contradiction}{_cause_text(difference.cause)}"
-    place = f"[{', '.join(map(str, difference.first))}]"
-    extent = f"result {difference.result} in {difference.elements} of {difference.of} elements, the first at {place}"
-    return f"different: {extent}{_cause_text(difference.cause)}"

@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from meshbridge.runtime.xla import OptionError
 from meshbridge.tools import progress, trial
 from meshbridge.tools.compare import process
 from meshbridge.tools.compare.child import ERRORS, EXECUTABLE, REFUSED, UNSHARDED, Request, reference_results
+from meshbridge.tools.compare.comparison import Comparison, TargetComparison
 from meshbridge.tools.compare.contestants import CONTESTANTS, OURS
 from meshbridge.tools.compare.figures import Figures
 from meshbridge.tools.compare.process import NO_LIMITS, Limits
@@ -41,33 +42,6 @@ LEADERS = ("xla-shardy", "xla-gspmd")
 """The contestants whose outputs are the reference if the program has no unsharded form, in order."""
 
 DEFAULT_OPTIONS = CompilerOptions()
-
-"""Mesh operations of a program that is not partitioned."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """All contestants on one program. `reference` names the reference of the outputs; `remark` says why it is not the unsharded
-    run, if so.
-    """
-
-    devices: int
-    reference: str
-    remark: str
-    figures: dict[str, Figures]
-
-
-@dataclass(frozen=True)
-class TargetComparison:
-    """All contestants compiled for one target, of which the program uses the first `used` devices."""
-
-    target: Target
-    used: int
-    figures: dict[str, Figures]
-    compiler_options: dict[str, dict[str, OptionValue]] = field(default_factory=dict)
-    "By contestant, XLA's options beside its defaults."
-    program: str = ""
-    "A hash of the program for the target's platform, without locations."
 
 
 def compare(
