@@ -161,7 +161,7 @@ def partition(
     from meshbridge.read import formats
     from meshbridge.runtime.devices import implied
 
-    opened = _annotated_if_local(formats.unpack(program, context(), arguments, kwargs, platform), local)
+    opened = annotated_if_local(formats.unpack(program, context(), arguments, kwargs, platform), local)
     options.setdefault("machine", implied(opened.platforms).name)
     how = pipeline.Options.of(emit=emit, stablehlo_version=stablehlo_version, ops=tuple(ops), **options)
     opened = opened.planned(how)
@@ -177,7 +177,7 @@ def partition(
     return formats.pack(opened) if emit == "exported" else opened.module
 
 
-def _annotated_if_local(program: Program, local: Local) -> Program:
+def annotated_if_local(program: Program, local: Local) -> Program:
     """The program; if it is one device's, annotates it in place as a partitioned one."""
     if local:
         from meshbridge.lowering.local_program import annotate_local_program, sharding_texts
@@ -218,7 +218,7 @@ def report(
     from meshbridge.reports import partition_and_report, partition_and_suggest
     from meshbridge.runtime.devices import Chosen, implied
 
-    opened = _annotated_if_local(formats.unpack(program, context(), arguments, kwargs, platform), local)
+    opened = annotated_if_local(formats.unpack(program, context(), arguments, kwargs, platform), local)
     chosen = implied(opened.platforms) if machine is None else Chosen(machine)
     options = Options.of(
         emit="mesh",
@@ -496,9 +496,7 @@ def save(
     from meshbridge.ir.mlir import context
     from meshbridge.read import files, formats
 
-    name = os.fspath(path)
-    opened = formats.unpack(program, context(), arguments, kwargs, platform)
-    files.write_bytes(name, formats.with_locations(formats.choose(opened, name)).serialize())
+    files.save(formats.unpack(program, context(), arguments, kwargs, platform), path)
 
 
 def compile(
@@ -533,7 +531,7 @@ def compile(
     request = CompilerOptions.of(compiler_options)
     available = tuple(devices if devices is not None else jax.devices())
     with processes.Agreement(available) as agreement:
-        opened = _annotated_if_local(formats.unpack(program, context(), arguments, kwargs), local)
+        opened = annotated_if_local(formats.unpack(program, context(), arguments, kwargs), local)
         if available:
             opened = formats.for_platform(opened, jax_devices.platform(available[0]))
         signature = processes.signature(opened.module)

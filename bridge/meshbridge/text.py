@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Sequence
 from html import escape
 from io import StringIO
+from typing import TypeVar
+
+KindT = TypeVar("KindT", bound=type)
 
 
 def visible(text: str, keep: str = "\n") -> str:
@@ -73,12 +76,19 @@ def table(rows: Sequence[Sequence[str]], *, left: Container[int]) -> str:
     for row in rows:
         drawn.add_row(*(visible(entry, keep="") for entry in row))
     out = StringIO()
-    Console(file=out, width=_WIDEST, color_system=None, highlight=False, markup=False, emoji=False).print(drawn)
+    console = Console(file=out, width=_WIDEST, color_system=None, highlight=False, markup=False, emoji=False, force_jupyter=False)
+    console.print(drawn)  # in a notebook it would display the table instead, were it not for the last option
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
 _WIDEST = 10_000
 """The width at which a table is cut: terminals wrap lines, and a file has no width."""
+
+
+def public(kind: KindT) -> KindT:
+    """A class that tracebacks, reprs and pickles call by the name that `meshbridge` exports it by."""
+    kind.__module__ = "meshbridge"
+    return kind
 
 
 class Tabular(ABC):

@@ -12,8 +12,9 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from jax.stages import Lowered, Traced
 
-from meshbridge import api
+from meshbridge.ir.mlir import context
 from meshbridge.jitted.plans import Planned, Planning
+from meshbridge.read import files, formats
 from meshbridge.reports import Report
 from meshbridge.runtime import lowerings
 
@@ -70,7 +71,7 @@ def jitted(function: Callable[..., Any], options: Mapping[str, Any], planning: P
         return str(lowered.as_text() if planned is None else planned.module_to_compile())
 
     def save(path: str | os.PathLike[str], /, *arguments: Any, **named: Any) -> None:
-        api.save(partitioned, path, *arguments, kwargs=named)
+        files.save(formats.unpack(partitioned, context(), arguments, named), path)
 
     partitioned.report, partitioned.partitioned_text, partitioned.save = report, partitioned_text, save
     return partitioned

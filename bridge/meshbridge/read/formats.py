@@ -24,6 +24,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ParseError, VerifyError, ir
 from meshbridge.ir.registry import Registry
 from meshbridge.read import bytecode
+from meshbridge.text import public
 
 ENTRY_POINTS = "meshbridge.converters"
 
@@ -72,6 +73,7 @@ class Calling(Protocol):
         """
 
 
+@public
 @dataclass(frozen=True)
 class Program:
     """A module and its origin. `envelope` is what its format needs to write it again, e.g. a `jax.export.Exported`; `calling` is

@@ -23,7 +23,7 @@ from meshbridge.read.formats import copy_module
 from meshbridge.reports.changes import SIDES, spec_of
 from meshbridge.reports.difference_table import difference_table
 from meshbridge.reports.report import Report, ShardedArray, partition_and_report
-from meshbridge.text import Tabular, size_text
+from meshbridge.text import Tabular, public, size_text
 
 SCHEMA = 1
 """Version of the JSON; it grows when a key changes its meaning or goes."""
@@ -118,6 +118,7 @@ class Total:
     second: float | None
 
 
+@public
 @dataclass(frozen=True, repr=False)
 class Difference(Tabular):
     """How two plans of one program differ."""

@@ -36,7 +36,7 @@ from meshbridge.reports.difference import Difference, came_partitioned, differen
 from meshbridge.reports.explanation_table import explanation_table
 from meshbridge.reports.families import Family, FamilyMember, Split, families
 from meshbridge.reports.report import Report, partition_and_report
-from meshbridge.text import Tabular, counted
+from meshbridge.text import Tabular, counted, public
 
 SCHEMA = 1
 """Version of the JSON; it grows when a key changes its meaning or goes."""
@@ -108,6 +108,7 @@ class Explained:
     "How many more alternatives differ by one axis."
 
 
+@public
 @dataclass(frozen=True, repr=False)
 class Explanation(Tabular):
     """Why the arguments and results of a program are sharded as they are."""

@@ -12,7 +12,7 @@ from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read.formats import copy_module
 from meshbridge.reports.report import Report, partition_and_report
-from meshbridge.text import Tabular, size_text, table, time_text
+from meshbridge.text import Tabular, public, size_text, table, time_text
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class Metrics:
             yield "predicted step", self.seconds, time_text(self.seconds)
 
 
+@public
 @dataclass(frozen=True, repr=False)
 class Measured(Tabular):
     """The metrics of a program before and after mutations."""

@@ -27,7 +27,7 @@ from meshbridge.machines.target import Target
 from meshbridge.partitioning import partition_module
 from meshbridge.pipeline import DEFAULTS, OnStage, Options, Timing
 from meshbridge.reports.tables import By, remarks_on, report_table
-from meshbridge.text import Tabular, counted, size_text, time_text
+from meshbridge.text import Tabular, counted, public, size_text, time_text
 
 SCHEMA = 1
 """Version of the JSON; it grows when a key changes its meaning or goes."""
@@ -88,6 +88,7 @@ class Suggestion:
     peak_bytes: float
 
 
+@public
 @dataclass(frozen=True, repr=False)
 class Report(Tabular, Communication):
     """The report of a partitioned program. Bytes and operations are those of one device and one run, which takes the most

@@ -34,7 +34,7 @@ from meshbridge.ir.passes import Analyses
 from meshbridge.ir.sharding import MAX_DEVICES, Mesh
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read.formats import Program
-from meshbridge.text import Tabular, joined, table
+from meshbridge.text import Tabular, joined, public, table
 
 Read = Callable[[Mapping[str, int]], Program]
 """Returns the program at sizes of its symbolic dimensions. Raises MeshError for impossible sizes."""
@@ -62,6 +62,7 @@ class Formula:
     "A sympy expression."
 
 
+@public
 @dataclass(frozen=True, repr=False)
 class Formulas(Tabular):
     """The communication of one plan. Expressions are sympy's; symbols have the names of dimensions and axes."""

@@ -15,7 +15,7 @@ from meshbridge.reports.report import sharded_arrays
 from meshbridge.search.boundary import named_text, partition_spec
 from meshbridge.search.constraints import Constraint
 from meshbridge.search.mesh_search import SearchResult
-from meshbridge.text import Tabular, joined, size_text, table, time_text
+from meshbridge.text import Tabular, joined, public, size_text, table, time_text
 
 if TYPE_CHECKING:
     from jax.sharding import PartitionSpec
@@ -43,6 +43,7 @@ class Leaf:
         return named_text(self.sharding)
 
 
+@public
 @dataclass(frozen=True, repr=False)
 class SearchedPlan(Tabular):
     """The fastest plan of a search. Seconds are those of a predicted step, bytes those of a device."""

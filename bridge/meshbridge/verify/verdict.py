@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from meshbridge.ir.mlir import ir
-from meshbridge.text import Tabular
+from meshbridge.text import Tabular, public
 from meshbridge.verify import verdict_text
 from meshbridge.verify.causes import Case, explain_any
 from meshbridge.verify.extended import differs, extended
@@ -54,6 +54,7 @@ class ResultDifference:
     cause: str = ""
 
 
+@public
 @dataclass(frozen=True, repr=False)
 class Verdict(Tabular):
     """`differences` of the first run that has any; empty if the programs are equal. `primes` and `kinds` of the runs.

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 
 from meshbridge.machines.machine import OptionValue
 from meshbridge.machines.target import Target
-from meshbridge.text import Tabular
+from meshbridge.text import Tabular, public
 from meshbridge.tools.compare import text
 from meshbridge.tools.compare.figures import Figures
 
 
+@public
 @dataclass(frozen=True, repr=False)
 class Comparison(Tabular):
     """All contestants on one program. `reference` names the reference of the outputs; `remark` says why it is not the unsharded
@@ -36,6 +37,7 @@ class Comparison(Tabular):
         return text.as_json(self)
 
 
+@public
 @dataclass(frozen=True, repr=False)
 class TargetComparison(Tabular):
     """All contestants compiled for one target, of which the program uses the first `used` devices."""
