@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshbridge.text import size_text
+from meshbridge.text import size_text, table
 
 
 @pytest.mark.parametrize(

@@ -317,8 +317,9 @@ def explain(
     partitioning the program again.
 
     `of` is a path or a pattern of paths, or several: `params['head']`, `params/**/kernel`; by default all arguments and results.
-    At most that many alternatives are tried, those with most communication first. Arguments that are sharded together, such as a
-    weight, its moments and the returned weight, are changed together, unless `alone`. Other options are those of `report`.
+    At most that many alternatives are tried for each match, or for all arrays together without `of`, where those with most
+    communication come first. Arguments that are sharded together, such as a weight, its moments and the returned weight, are one
+    match: they are changed together, unless `alone`. Other options are those of `report`.
 
     It accepts the same programs as `partition`, and does not change them. Raises MeshError, also for a pattern without a match.
     """
