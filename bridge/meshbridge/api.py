@@ -89,14 +89,21 @@ def partition(
 def partition(
     program: Exported, *, emit: Literal["exported"] = ..., platform: str | None = ..., **options: Unpack[PartitionKeywords]
 ) -> Exported: ...
-@overload
+@overload  # keywords one by one: most editors complete no others
 def partition(
     program: Wrapped,
     *arguments: Any,
     kwargs: Named = ...,
     emit: Literal["exported"] = ...,
     platform: str | None = ...,
-    **options: Unpack[PartitionKeywords],
+    compiler_options: OptionSet = ...,
+    resharding: Resharding = ...,
+    machine: str = ...,
+    layout: str = ...,
+    memory_limit: float | str | None = ...,
+    collectives: Collectives = ...,
+    inside: Inside = ...,
+    replica_groups: Spelling = ...,
 ) -> Exported: ...
 @overload
 def partition(
@@ -559,8 +566,27 @@ class JitKeywords(Keywords, total=False):
     keep_unused: bool
 
 
-@overload
-def jit(function: Callable[P, R], /, *, compiler_options: Given = ..., **options: Unpack[JitKeywords]) -> Jitted[P, R]: ...
+@overload  # keywords one by one: most editors complete no others
+def jit(
+    function: Callable[P, R],
+    /,
+    *,
+    in_shardings: Any = ...,
+    out_shardings: Any = ...,
+    static_argnums: int | Sequence[int] | None = ...,
+    static_argnames: str | Sequence[str] | None = ...,
+    donate_argnums: int | Sequence[int] | None = ...,
+    donate_argnames: str | Sequence[str] | None = ...,
+    keep_unused: bool = ...,
+    compiler_options: Given = ...,
+    resharding: Resharding = ...,
+    machine: str = ...,
+    layout: str = ...,
+    memory_limit: float | str | None = ...,
+    collectives: Collectives = ...,
+    inside: Inside = ...,
+    replica_groups: Spelling = ...,
+) -> Jitted[P, R]: ...
 @overload
 def jit(*, compiler_options: Given = ..., **options: Unpack[JitKeywords]) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 def jit(function: Any = None, /, *, compiler_options: Given = "best", **options: Unpack[JitKeywords]) -> Any:

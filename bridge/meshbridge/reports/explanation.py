@@ -42,8 +42,8 @@ SCHEMA = 1
 """Version of the JSON; it grows when a key changes its meaning or goes."""
 
 TRIES = 16
-"""How many alternatives are tried by default for each match, each by one partitioning. Not measured: an array of three dimensions has fewer on a
-mesh of two axes."""
+"""How many alternatives are tried by default for each match, each by one partitioning. Not measured: an array of three dimensions
+has fewer on a mesh of two axes."""
 
 
 @dataclass(frozen=True)
