@@ -92,6 +92,18 @@ def test_code_runs_as_printed(name: str, tmp_path: Path, request: pytest.Fixture
         (ROOT / name).write_text(text)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.ipynb")), ids=lambda path: path.name)
+def test_notebooks_show_what_their_cells_show_now(path: Path) -> None:
+    """`python -m tests.notebooks --write NOTEBOOK` writes it."""
+    pytest.importorskip("nbclient")
+    from tests import notebooks
+
+    if os.environ.get(WRITE) == "1":
+        notebooks.main(["--write", str(path)])
+    assert notebooks.differences(path) == []
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_every_block_says_what_it_is(name: str) -> None:
     """No block is left out without a reason, none is indented (which no kind can be said of), and none is overlooked."""
