@@ -41,7 +41,7 @@ def shown(notebook: Any) -> Iterator[str]:
             yield "something" if cell.outputs else "nothing"
             continue
         for output in cell.outputs:
-            for text in (output.get("text", ""), *output.get("data", {}).values()):
+            for _, text in (("", output.get("text", "")), *sorted(output.get("data", {}).items())):
                 yield from str(text).splitlines()
 
 

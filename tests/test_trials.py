@@ -49,6 +49,7 @@ RESULTS: dict[str, Callable[[Any], Tabular]] = {
     "Difference": lambda jitted: meshbridge.diff(meshbridge.report(jitted, X, W), meshbridge.report(jitted, X, W, machine="v5e")),
     "SearchedPlan": lambda jitted: meshbridge.search(jitted, X, W, machine="v5e", seconds=1),
     "Verdict": lambda jitted: meshbridge.verify(jitted, X, W),
+    "PassVerdicts": lambda jitted: meshbridge.verify_passes(jitted, X, W),
     "RunResult": lambda jitted: meshbridge.run(jitted, X, W, check=True),
     "Measured": lambda jitted: meshbridge.measure(jitted, X, W, mutations=[]),
     "ReshardReport": lambda jitted: meshbridge.reshard("8x8xf32", "2x4", "[[0], [1]]", "[[1], [0]]"),
@@ -106,6 +107,8 @@ def test_commands_print_what_the_functions_return(jitted: Any, saved: Path, caps
     assert capsys.readouterr().out == f"{meshbridge.verify(program)}\n"
     assert cli.main(["run", str(saved), "--check", "--seed", "3"]) == 0
     assert capsys.readouterr().out == f"{meshbridge.run(program, seed=3, check=True)}\n"
+    assert cli.main(["verify", str(saved), "--after-each-pass"]) == 0
+    assert capsys.readouterr().out == f"{meshbridge.verify_passes(program)}\n"
     arguments = ["--shape", "8x8xf32", "--mesh", "2x4", "--from", "[[0], [1]]", "--to", "[[1], []]"]
     assert cli.main(["reshard", *arguments]) == 0
     named = meshbridge.reshard("8x8xf32", {"data": 2, "model": 4}, P("data", "model"), P("model"))

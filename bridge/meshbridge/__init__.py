@@ -36,7 +36,7 @@ from meshbridge.api import (
     symbolic_report,
 )
 from meshbridge.ir.errors import MemoryWarning, MeshError, ParseError, ShardingWarning
-from meshbridge.trials import compare, compile_for, measure, reshard, run, verify
+from meshbridge.trials import compare, compile_for, measure, reshard, run, verify, verify_passes
 
 if TYPE_CHECKING:
     from meshbridge.decide.mutations import Mutation, Operation
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from meshbridge.reports.symbolic import Formulas
     from meshbridge.search.plan import SearchedPlan
     from meshbridge.tools.compare.comparison import Comparison, TargetComparison
+    from meshbridge.tools.pass_verdicts import PassVerdicts
     from meshbridge.tools.reshard import ReshardReport
     from meshbridge.tools.trial import RunResult
     from meshbridge.verify.verdict import Verdict
@@ -68,6 +69,7 @@ __all__ = [
     "OpError",
     "Operation",
     "ParseError",
+    "PassVerdicts",
     "Program",
     "Report",
     "ReshardReport",
@@ -101,6 +103,7 @@ __all__ = [
     "search",
     "symbolic_report",
     "verify",
+    "verify_passes",
 ]
 
 _HOMES = {
@@ -113,6 +116,7 @@ _HOMES = {
     "Mutation": "meshbridge.decide.mutations",
     "OpError": "meshbridge.ir.mlir",
     "Operation": "meshbridge.decide.mutations",
+    "PassVerdicts": "meshbridge.tools.pass_verdicts",
     "Program": "meshbridge.read.formats",
     "Report": "meshbridge.reports",
     "ReshardReport": "meshbridge.tools.reshard",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from meshbridge.reports.measured import Measured
     from meshbridge.runtime.compiler_options import CompilerOptions, Given
     from meshbridge.tools.compare.comparison import Comparison, TargetComparison
+    from meshbridge.tools.pass_verdicts import PassVerdicts
     from meshbridge.tools.reshard import ReshardReport
     from meshbridge.tools.trial import RunResult
     from meshbridge.verify.verdict import Verdict
@@ -113,6 +114,28 @@ def verify(
         module = opened.module
         other = annotated_if_local(formats.unpack(partitioned, context()), local).module
     return verdict.verify(module, other, seed=seed, memory=memory)
+
+
+def verify_passes(
+    program: Source | Wrapped,
+    *arguments: Any,
+    kwargs: Named = None,
+    platform: str | None = None,
+    seed: int = 0,
+    memory: float = 8.0,
+    **options: Unpack[PartitionKeywords],
+) -> PassVerdicts:
+    """Verifies the program after each pass of `partition` that changes it, up to the first that changes its meaning. Options are
+    those of `verify`. Raises MeshError like `verify`."""
+    from meshbridge.ir.mlir import context
+    from meshbridge.pipeline import Options
+    from meshbridge.read import formats
+    from meshbridge.runtime.devices import implied
+    from meshbridge.tools import pass_verdicts
+
+    opened = formats.unpack(program, context(), arguments, kwargs, platform)
+    options.setdefault("machine", implied(opened.platforms).name)
+    return pass_verdicts.verify_passes(opened.module, Options.of(emit="exported", **options), seed=seed, memory=memory)
 
 
 @overload

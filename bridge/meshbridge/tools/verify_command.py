@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from meshbridge import partitioning
 from meshbridge.dialect.module_mesh import is_partitioned
-from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
-from meshbridge.ir.passes import Pass
 from meshbridge.lowering.local_program import annotate_local_program, shardings_between, speaks_of_devices
 from meshbridge.read import files, formats
-from meshbridge.tools import arguments, console, progress
-from meshbridge.verify.verdict import MEMORY, verify
+from meshbridge.tools import arguments, console, pass_verdicts, progress
+from meshbridge.verify.verdict import MEMORY, Verdict, verify
 
 
 def add_options(parser: console.Parser) -> None:
@@ -82,26 +79,13 @@ def _read_partitioned(source: ir.Module, options: argparse.Namespace) -> ir.Modu
 
 def _after_each_pass(source: ir.Module, options: argparse.Namespace) -> int:
     """Partitions, and verifies after each pass that changes the program, up to the first that changes its meaning."""
-    module, last_text = formats.copy_module(source), [mlir.to_bytecode(source)]
-    passes: list[dict[str, object]] = []
 
-    def check(step: Pass, changed: ir.Module) -> None:
-        if passes and not passes[-1]["equal"]:
-            return
-        text = mlir.to_bytecode(changed)
-        if text == last_text[0]:
-            return
-        last_text[0] = text
-        verdict = verify(source, changed, seed=options.seed, memory=options.memory)
-        passes.append({"pass": step.name, **verdict.record()})
+    def show(name: str, verdict: Verdict) -> None:
         if not options.json:
-            console.say(f"{step.name}: {'equal' if verdict.equal else 'changes the meaning'}")
-            if not verdict.equal:
-                console.say(verdict.table())
+            console.say(pass_verdicts.text(name, verdict))
 
     with files.about(files.display_name(options.input)):
-        partitioning.partition_module(module, on_pass=check)
-    equal = all(entry["equal"] for entry in passes)
+        verdicts = pass_verdicts.verify_passes(source, seed=options.seed, memory=options.memory, on_verdict=show)
     if options.json:
-        console.say(json.dumps({"equal": equal, "passes": passes}, indent=2))
-    return 0 if equal else 1
+        console.say(verdicts.to_json())
+    return 0 if verdicts.equal else 1
