@@ -115,6 +115,12 @@ def test_every_block_says_what_it_is(name: str) -> None:
     assert not re.findall(r"^\n(?:    |\t)\S.*", outside, re.M)
 
 
+def test_no_page_imports_from_a_folder_that_a_function_hides() -> None:
+    """`meshbridge.search` is the function; what users need of the folder has a public name."""
+    hidden = re.compile(r"(?:from|import) meshbridge\.(search|verify|partition)\b")
+    assert not [name for name, text in PAGES.items() if hidden.search(text)]
+
+
 def test_what_is_not_run() -> None:
     blocks = [(name, block) for name, text in PAGES.items() for block in documents.blocks(text)]
     assert Counter(name for name, block in blocks if block.reason) == NOT_RUN

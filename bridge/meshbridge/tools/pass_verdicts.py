@@ -18,8 +18,8 @@ from meshbridge.verify.verdict import MEMORY, Verdict, verify
 @public
 @dataclass(frozen=True, repr=False)
 class PassVerdicts(Tabular):
-    """The verdict after each pass that changed the program, with the name of the pass, in order. Only the last pass may change the
-    meaning."""
+    """The verdict after each pass that changed the program, with the name of the pass, in order. Only the last pass may change
+    the meaning."""
 
     verdicts: tuple[tuple[str, Verdict], ...]
 
