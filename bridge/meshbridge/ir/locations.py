@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from meshbridge.ir import cells
 from meshbridge.ir.mlir import ir
 
 # Locations are read from their text: their Python classes differ between the versions of jaxlib that we support.
@@ -39,7 +40,8 @@ _ESCAPED = re.compile(rb"\\([0-9A-F]{2})")
 
 @dataclass(frozen=True)
 class SourceLocation:
-    """A line of the user's source, counted from 1. `file` and `function` are empty if unknown."""
+    """A line of the user's source, counted from 1. `file` and `function` are empty if unknown. The file of a notebook's cell is
+    `cell 3`."""
 
     file: str = ""
     line: int = 0
@@ -49,12 +51,14 @@ class SourceLocation:
     def __str__(self) -> str:
         if not self.file:
             return "<unknown>"
-        position = f"{self.file}:{self.line}:{self.column}"
+        position = self.short if cells.is_cell(self.file) else f"{self.file}:{self.line}:{self.column}"
         return f"{position} ({self.function})" if self.function else position
 
     @property
     def short(self) -> str:
-        """File without its folders, and line."""
+        """File without its folders, and line: `model.py:42`, `cell 3, line 2`."""
+        if cells.is_cell(self.file):
+            return f"{self.file}, line {self.line}"
         return f"{self.file.rpartition('/')[2]}:{self.line}" if self.file else "<unknown>"
 
     @property
@@ -79,7 +83,9 @@ def location_at(location: ir.Location) -> SourceLocation:
     match = _FILE.search(str(location))
     if match is None:
         return SourceLocation()
-    return SourceLocation(unescaped(match["file"]), int(match["line"]), int(match["column"]), match["function"] or "")
+    return SourceLocation(
+        cells.name_of(unescaped(match["file"])), int(match["line"]), int(match["column"]), match["function"] or ""
+    )
 
 
 @dataclass(frozen=True)
@@ -131,7 +137,7 @@ def _trail(text: str) -> Trail:
     function = ""
     for name, line, column, _ in _STEP.findall(text):
         if line:
-            lines.append(SourceLocation(unescaped(name), int(line), int(column), function))
+            lines.append(SourceLocation(cells.name_of(unescaped(name)), int(line), int(column), function))
             function = ""
             continue
         if function:  # a name around another name is not a function's

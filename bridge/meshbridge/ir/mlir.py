@@ -30,7 +30,7 @@ from jaxlib.mlir.dialects import chlo, func, mhlo, sdy, stablehlo
 from jaxlib.mlir.dialects._ods_common import _cext  # type: ignore[attr-defined]  # private: re-exported here alone
 
 from meshbridge.ir.errors import MeshError, ParseError, ShardingWarning
-from meshbridge.text import visible
+from meshbridge.text import public, visible
 
 __all__ = [
     "BARRIER",
@@ -93,6 +93,7 @@ if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:  # JAX sets it, too late for a jaxl
     utils.absl_set_min_log_level(1)  # without messages of level INFO, which are for XLA's developers
 
 
+@public
 @dataclass(eq=False)  # an exception must stay hashable
 class OpError(MeshError):
     """A diagnostic about one operation: its location, its name, the violated rule, and possibly a hint."""
@@ -112,6 +113,7 @@ class OpError(MeshError):
         return self.text
 
 
+@public
 class VerifyError(OpError):
     """An operation breaks a constraint of the dialect."""
 

@@ -33,7 +33,7 @@ from meshbridge.machines.machine import Machine, OptionSet, OptionValue
 from meshbridge.machines.target import Target, parse
 from meshbridge.read import formats
 from meshbridge.runtime import reference, targets
-from meshbridge.runtime.pjrt import boundary
+from meshbridge.runtime.pjrt import ShardedPort, boundary
 from meshbridge.runtime.xla import OptionError
 from meshbridge.tools import trial
 from meshbridge.tools.compare import process, spmd
@@ -98,11 +98,17 @@ def _measured(folder: Path, request: Request) -> Figures:
     module = formats.BYTECODE.open((folder / "program").read_bytes(), "program", context()).module
     if request.target:
         return _ahead_of_time(folder, request, module)
-    inputs = trial.load_arrays(request.inputs) if request.inputs else trial.random_inputs(boundary(module)[0], request.seed)
+    inputs = _inputs(request, boundary(module)[0])
     if request.contestant == UNSHARDED:
         _save(folder, reference.unsharded(module, inputs))
         return Figures()
     return _contest(folder, request, module, inputs)
+
+
+def _inputs(request: Request, ports: Sequence[ShardedPort]) -> Sequence[Any]:
+    if request.inputs:
+        return trial.typed(ports, trial.load_arrays(request.inputs))
+    return trial.random_inputs(ports, request.seed)
 
 
 def _ahead_of_time(folder: Path, request: Request, module: ir.Module) -> Figures:
