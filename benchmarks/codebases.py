@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import marked
-from benchmarks.targets import RECORDS
+from benchmarks.cases import RECORDS
 from testdata.codebases.catalogue import WITHOUT_PROGRAM, Program, chosen, programs
 from testdata.codebases.install import missing, versions
 

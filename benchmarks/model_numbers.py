@@ -35,8 +35,8 @@ import numpy as np
 
 import meshbridge
 from benchmarks import marked
+from benchmarks.cases import RECORDS
 from benchmarks.table import geometric_mean
-from benchmarks.targets import RECORDS
 from meshbridge.analysis import hlo
 from meshbridge.analysis.hlo_communication import communication
 from testdata.models.catalogue import model, models

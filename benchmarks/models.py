@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import marked
-from benchmarks.targets import RECORDS, Case, Figure, measure, record_of, recorded, summary, tables
+from benchmarks.cases import RECORDS, Case, record_of, recorded
+from benchmarks.target_tables import Figure, summary, tables
+from benchmarks.targets import measure
 from meshbridge.machines.target import parse
 from meshbridge.tools.compare.contestants import OURS, PEER
 from testdata.models.catalogue import models

@@ -1,7 +1,8 @@
 """The predicted step beside what the compilers of accelerators model, for the programs that `make bench-targets` has compiled.
 
-From the repository's root: `python -m benchmarks.predicted [--page FILE]`. Nothing is compiled: each program of which
-figures are on record is partitioned for the target's device, and its step is predicted. So is the step of Shardy's plan:
+From the repository's root: `python -m benchmarks.predicted [--targets TARGET…] [--page FILE]`. Nothing is compiled: each program
+of whose plan figures are on record is partitioned for the target's device, and its step is predicted. Figures of older plans are
+left out, and named. So is the step of Shardy's plan predicted:
 meshbridge partitions the program again, after Shardy's passes have given every value its sharding. That is XLA's plan where it
 sends as many bytes; elsewhere XLA's partitioner has other ideas, and the prediction is of no use.
 """
@@ -9,10 +10,10 @@ sends as many bytes; elsewhere XLA's partitioner has other ideas, and the predic
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from scipy.stats import spearmanr
 
 import meshbridge
 from benchmarks import marked
+from benchmarks.cases import TARGETS, Case, Found, export, known, recorded, split
 from benchmarks.table import geometric_mean
-from benchmarks.targets import ROOT, TARGETS, Case, known
+from benchmarks.target_tables import not_measured
 from meshbridge.machines.target import Target, parse
 from meshbridge.reports import Report
 from meshbridge.tools.compare.contestants import OURS, PEER
@@ -68,7 +70,7 @@ def measure(case: Case) -> Pair | None:
     if found.get("error") or not found.get("modelled"):
         return None
     if not case.program.exists():
-        subprocess.run([sys.executable, *case.exporting], cwd=ROOT, check=True)
+        export(case).check_returncode()
     report, theirs = (predict(case, shardy=shardy) for shardy in (False, True))
     assert report.seconds is not None
     modelled = modelled_seconds(found, report, case.target)
@@ -107,14 +109,16 @@ def modelled_seconds(found: Mapping[str, Any], report: Report, target: Target) -
     return total / clock + found["exposed_bytes"] * sending
 
 
-def page(pairs: Sequence[Pair]) -> str:
-    """A table of the targets, and one of plans of one program."""
-    return "\n".join([*_summary(pairs), "", *_plans(pairs)])
+def page(pairs: Sequence[Pair], older: Found) -> str:
+    """Tables: of the targets, of plans of one program, of all programs, and of those that are furthest off; and what is left out
+    because it is of an older plan."""
+    left_out = [line for target in dict.fromkeys(case.target for case in older) for line in _left_out(target, older)]
+    parts = (_summary(pairs), _plans(pairs), _programs(pairs), _furthest(pairs), left_out)
+    return "\n\n".join("\n".join(lines) for part in parts if (lines := list(part)))
 
 
-def programs(pairs: Sequence[Pair]) -> str:
-    """A table of the programs."""
-    return "\n".join(_programs(pairs))
+def _left_out(target: Target, older: Found) -> Iterator[str]:
+    yield from (f"{line} On {target.text}." for line in not_measured(target, older))
 
 
 def _summary(pairs: Sequence[Pair]) -> Iterator[str]:
@@ -124,7 +128,8 @@ def _summary(pairs: Sequence[Pair]) -> Iterator[str]:
     for target, own in {**chosen, "all": list(pairs)}.items():
         if own:
             times, sizes = ([get(pair) for pair in own] for get in _RATIOS)
-            yield f"| {target} | {len(own)} | {rank_correlation(own):.3f} | {_spread(times)} | {_spread(sizes)} |"
+            ranks = f"{rank_correlation(own):.3f}" if len(own) > 1 else "-"
+            yield f"| {target} | {len(own)} | {ranks} | {_spread(times)} | {_spread(sizes)} |"
 
 
 def _plans(pairs: Sequence[Pair]) -> Iterator[str]:
@@ -164,6 +169,20 @@ def _programs(pairs: Sequence[Pair]) -> Iterator[str]:
                 yield f"| {name} | {annotation} | {' | '.join(_cells(own.get(target)) for target in targets)} |"
 
 
+FURTHEST = 5
+"""How many programs are named whose predicted step is furthest off."""
+
+
+def _furthest(pairs: Sequence[Pair]) -> Iterator[str]:
+    """The programs whose predicted step is the largest factor above or below the modelled one."""
+    yield "| furthest off | annotated | target | predicted ms | modelled ms | predicted / modelled |"
+    yield "|---|---|---|---:|---:|---:|"
+    for pair in sorted(pairs, key=lambda pair: -abs(log(pair.ratio)))[:FURTHEST]:
+        case, times = pair.case, (pair.seconds * 1e3, pair.modelled_seconds * 1e3)
+        shown = " | ".join(f"{milliseconds:,.1f}" for milliseconds in times)
+        yield f"| {case.name} | {case.annotation} | {case.target.text} | {shown} | {pair.ratio:.2f} |"
+
+
 def _cells(pair: Pair | None) -> str:
     if pair is None:
         return " | "
@@ -174,12 +193,13 @@ def _cells(pair: Pair | None) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--targets", nargs="+", choices=TARGETS, default=list(TARGETS), metavar="TARGET")
     parser.add_argument("--page", type=Path, metavar="FILE", help="the Markdown page that holds the tables")
     options = parser.parse_args(argv)
-    cases = (Case(name, annotation, parse(t)) for t in TARGETS for name in BUILDERS for annotation in variants(name))
-    pairs = [pair for case in cases if known(case) and (pair := measure(case))]
-    text = page(pairs)
-    print(f"{text}\n\n{programs(pairs)}")
+    cases = (Case(name, annotation, parse(t)) for t in options.targets for name in BUILDERS for annotation in variants(name))
+    today, older = split(recorded(cases))
+    text = page([pair for case in today if (pair := measure(case))], older)
+    print(text)
     if options.page:
         options.page.write_text(marked.replaced(options.page, "predicted", COMMAND, text))
     return 0

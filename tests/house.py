@@ -13,8 +13,9 @@ TESTS = ROOT / "tests"
 
 LAYERS = (
     "__main__",
-    "tools",
     "__init__",
+    "trials",
+    "tools",
     "api",
     "jitted",
     "search",

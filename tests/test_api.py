@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import meshbridge
-from meshbridge import pipeline
+from meshbridge import api, pipeline
 from meshbridge.dialect import assembly
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
@@ -37,6 +37,22 @@ def jitted(mesh: jax.sharding.Mesh) -> Any:
 @pytest.fixture(scope="module")
 def artifact(jitted: Any) -> export.Exported:
     return export.export(jitted)(X, 2.0)
+
+
+KEYWORDS = {
+    "jit": {*api.JitKeywords.__annotations__, "compiler_options"},
+    "partition": {*api.PartitionKeywords.__annotations__, *inspect.signature(api.partition).parameters},
+    "search": set(inspect.signature(api.search).parameters),
+}
+
+
+@pytest.mark.parametrize("function", KEYWORDS)
+def test_editors_complete_keywords(function: str) -> None:
+    jedi = pytest.importorskip("jedi")
+    code = f"import meshbridge\nmeshbridge.{function}(step, "
+    completed = jedi.Script(code).complete(2, len(code.splitlines()[1]))
+    found = {each.name.removesuffix("=") for each in completed if each.name.endswith("=")}
+    assert found == KEYWORDS[function] - {"program", "arguments", "options"}
 
 
 def module_of(artifact: export.Exported) -> ir.Module:

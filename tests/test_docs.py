@@ -52,6 +52,7 @@ NOT_RUN = {
     "docs/other-compilers.md": 1,
     "docs/performance.md": 1,
     "docs/targets.md": 2,
+    "docs/tutorials/training-step.md": 1,
     "docs/upstream-tests.md": 1,
 }
 """How many blocks of a page are not run; each says why in the comment above it."""
@@ -92,6 +93,18 @@ def test_code_runs_as_printed(name: str, tmp_path: Path, request: pytest.Fixture
         (ROOT / name).write_text(text)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.ipynb")), ids=lambda path: path.name)
+def test_notebooks_show_what_their_cells_show_now(path: Path) -> None:
+    """`python -m tests.notebooks --write NOTEBOOK` writes it."""
+    pytest.importorskip("nbclient")
+    from tests import notebooks
+
+    if os.environ.get(WRITE) == "1":
+        notebooks.main(["--write", str(path)])
+    assert notebooks.differences(path) == []
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_every_block_says_what_it_is(name: str) -> None:
     """No block is left out without a reason, none is indented (which no kind can be said of), and none is overlooked."""
@@ -100,6 +113,12 @@ def test_every_block_says_what_it_is(name: str) -> None:
     assert sum(line.startswith("```") for line in PAGES[name].splitlines()) == 2 * len(found)
     outside = re.sub(r"^```.*?^```$", "", PAGES[name], flags=re.M | re.S)
     assert not re.findall(r"^\n(?:    |\t)\S.*", outside, re.M)
+
+
+def test_no_page_imports_from_a_folder_that_a_function_hides() -> None:
+    """`meshbridge.search` is the function; what users need of the folder has a public name."""
+    hidden = re.compile(r"(?:from|import) meshbridge\.(search|verify|partition)\b")
+    assert not [name for name, text in PAGES.items() if hidden.search(text)]
 
 
 def test_what_is_not_run() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshbridge.text import size_text
+from meshbridge.text import size_text, table
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,10 @@ from meshbridge.text import size_text
 )
 def test_size_text(size: float, text: str) -> None:
     assert size_text(size) == text
+
+
+def test_a_table_is_text_in_a_notebook_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There, rich displays what it prints, and leaves the file empty."""
+    expected = table([("a", "1"), ("bb", "22")], left={0})
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert table([("a", "1"), ("bb", "22")], left={0}) == expected == "a    1\nbb  22"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 # The folders come before the functions of the same names: a later import of a folder would replace its function.
 from meshbridge import partition as _partition  # noqa: F401
 from meshbridge import search as _search  # noqa: F401
+from meshbridge import verify as _verify  # noqa: F401
 from meshbridge.api import (
     assert_same_plan,
     compile,
@@ -35,6 +36,7 @@ from meshbridge.api import (
     symbolic_report,
 )
 from meshbridge.ir.errors import MemoryWarning, MeshError, ParseError, ShardingWarning
+from meshbridge.trials import compare, compile_for, measure, reshard, run, verify, verify_passes
 
 if TYPE_CHECKING:
     from meshbridge.decide.mutations import Mutation, Operation
@@ -43,58 +45,85 @@ if TYPE_CHECKING:
     from meshbridge.ops.sharding_rules import register_sharding_rule
     from meshbridge.read.formats import Program
     from meshbridge.reports import Difference, Explanation, Report
+    from meshbridge.reports.measured import Measured
     from meshbridge.reports.symbolic import Formulas
     from meshbridge.search.plan import SearchedPlan
+    from meshbridge.tools.compare.comparison import Comparison, TargetComparison
+    from meshbridge.tools.pass_verdicts import PassVerdicts
+    from meshbridge.tools.reshard import ReshardReport
+    from meshbridge.tools.trial import RunResult
+    from meshbridge.verify.verdict import Verdict
 
     __version__: str
 
 __all__ = [
+    "Comparison",
     "Difference",
     "Explanation",
     "Formulas",
     "LoopsAndMaps",
+    "Measured",
     "MemoryWarning",
     "MeshError",
     "Mutation",
     "OpError",
     "Operation",
     "ParseError",
+    "PassVerdicts",
     "Program",
     "Report",
+    "ReshardReport",
+    "RunResult",
     "SearchedPlan",
     "ShardingWarning",
+    "TargetComparison",
+    "Verdict",
     "VerifyError",
     "__version__",
     "assert_same_plan",
+    "compare",
     "compile",
+    "compile_for",
     "convert",
     "diff",
     "explain",
     "install",
     "jit",
     "load",
+    "measure",
     "mutate",
     "operations",
     "partition",
     "patch",
     "register_sharding_rule",
     "report",
+    "reshard",
+    "run",
     "save",
     "search",
     "symbolic_report",
+    "verify",
+    "verify_passes",
 ]
 
 _HOMES = {
+    "Comparison": "meshbridge.tools.compare.comparison",
     "Difference": "meshbridge.reports",
     "Explanation": "meshbridge.reports",
-    "LoopsAndMaps": "meshbridge.ops.rule_notation",
     "Formulas": "meshbridge.reports.symbolic",
+    "LoopsAndMaps": "meshbridge.ops.rule_notation",
+    "Measured": "meshbridge.reports.measured",
     "Mutation": "meshbridge.decide.mutations",
     "OpError": "meshbridge.ir.mlir",
     "Operation": "meshbridge.decide.mutations",
+    "PassVerdicts": "meshbridge.tools.pass_verdicts",
     "Program": "meshbridge.read.formats",
     "Report": "meshbridge.reports",
+    "ReshardReport": "meshbridge.tools.reshard",
+    "RunResult": "meshbridge.tools.trial",
     "SearchedPlan": "meshbridge.search.plan",
+    "TargetComparison": "meshbridge.tools.compare.comparison",
+    "Verdict": "meshbridge.verify.verdict",
     "VerifyError": "meshbridge.ir.mlir",
     "register_sharding_rule": "meshbridge.ops.sharding_rules",
 }
@@ -109,3 +138,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'meshbridge' has no attribute '{name}'")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

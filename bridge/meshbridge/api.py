@@ -89,14 +89,21 @@ def partition(
 def partition(
     program: Exported, *, emit: Literal["exported"] = ..., platform: str | None = ..., **options: Unpack[PartitionKeywords]
 ) -> Exported: ...
-@overload
+@overload  # keywords one by one: most editors complete no others
 def partition(
     program: Wrapped,
     *arguments: Any,
     kwargs: Named = ...,
     emit: Literal["exported"] = ...,
     platform: str | None = ...,
-    **options: Unpack[PartitionKeywords],
+    compiler_options: OptionSet = ...,
+    resharding: Resharding = ...,
+    machine: str = ...,
+    layout: str = ...,
+    memory_limit: float | str | None = ...,
+    collectives: Collectives = ...,
+    inside: Inside = ...,
+    replica_groups: Spelling = ...,
 ) -> Exported: ...
 @overload
 def partition(
@@ -161,7 +168,7 @@ def partition(
     from meshbridge.read import formats
     from meshbridge.runtime.devices import implied
 
-    opened = _annotated_if_local(formats.unpack(program, context(), arguments, kwargs, platform), local)
+    opened = annotated_if_local(formats.unpack(program, context(), arguments, kwargs, platform), local)
     options.setdefault("machine", implied(opened.platforms).name)
     how = pipeline.Options.of(emit=emit, stablehlo_version=stablehlo_version, ops=tuple(ops), **options)
     opened = opened.planned(how)
@@ -177,7 +184,7 @@ def partition(
     return formats.pack(opened) if emit == "exported" else opened.module
 
 
-def _annotated_if_local(program: Program, local: Local) -> Program:
+def annotated_if_local(program: Program, local: Local) -> Program:
     """The program; if it is one device's, annotates it in place as a partitioned one."""
     if local:
         from meshbridge.lowering.local_program import annotate_local_program, sharding_texts
@@ -218,7 +225,7 @@ def report(
     from meshbridge.reports import partition_and_report, partition_and_suggest
     from meshbridge.runtime.devices import Chosen, implied
 
-    opened = _annotated_if_local(formats.unpack(program, context(), arguments, kwargs, platform), local)
+    opened = annotated_if_local(formats.unpack(program, context(), arguments, kwargs, platform), local)
     chosen = implied(opened.platforms) if machine is None else Chosen(machine)
     options = Options.of(
         emit="mesh",
@@ -317,8 +324,9 @@ def explain(
     partitioning the program again.
 
     `of` is a path or a pattern of paths, or several: `params['head']`, `params/**/kernel`; by default all arguments and results.
-    At most that many alternatives are tried, those with most communication first. Arguments that are sharded together, such as a
-    weight, its moments and the returned weight, are changed together, unless `alone`. Other options are those of `report`.
+    At most that many alternatives are tried for each match, or for all arrays together without `of`, where those with most
+    communication come first. Arguments that are sharded together, such as a weight, its moments and the returned weight, are one
+    match: they are changed together, unless `alone`. Other options are those of `report`.
 
     It accepts the same programs as `partition`, and does not change them. Raises MeshError, also for a pattern without a match.
     """
@@ -402,7 +410,7 @@ def symbolic_report(
             raise MeshError(f"error: expected a jax.export.Exported to give sizes, found {type(program).__name__}")
         return formats.unpack(program, context())
 
-    serialized = bytes(program.serialize()) if dims and isinstance(program, Exported) else b""
+    serialized = formats.dumped(program) if dims and isinstance(program, Exported) else b""
     options = Options("mesh", resharding, CompileTarget.of(machine or DEFAULTS.target.name), collectives=collectives)
     return symbolic.formulas(at, dims or {}, options)
 
@@ -476,16 +484,27 @@ def load(path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None)
     return program
 
 
-def save(program: Program | Exported | ir.Module, path: str | os.PathLike[str]) -> None:
-    """Writes a program in the format of the suffix of `path`, or else in its own. Files are complete or absent.
+def save(
+    program: Source | Wrapped,
+    path: str | os.PathLike[str],
+    *arguments: Any,
+    kwargs: Named = None,
+    platform: str | None = None,
+) -> None:
+    """Writes a program in the format of the suffix of `path`, or else in its own, for `load` and every command. Files are
+    complete or absent.
 
-    Raises MeshError.
+    A `jax.jit` function is exported for `arguments` and `kwargs`, which may be `jax.ShapeDtypeStruct`s, and for `platform`: its
+    own format is a `jax.export` artifact, `.jax_export`; `.mlir` is text. Both have the paths of arguments and results, source
+    lines and name stacks. Arguments may be trees of any classes that JAX takes. `load` gives the trees of classes that the
+    reading process has not registered by their keys, which `compile` accepts in their place.
+
+    Raises MeshError, also for a function with Python callbacks, which no file holds.
     """
     from meshbridge.ir.mlir import context
     from meshbridge.read import files, formats
 
-    name = os.fspath(path)
-    files.write_bytes(name, formats.choose(formats.unpack(program, context()), name).serialize())
+    files.save(formats.unpack(program, context(), arguments, kwargs, platform), path)
 
 
 def compile(
@@ -520,7 +539,7 @@ def compile(
     request = CompilerOptions.of(compiler_options)
     available = tuple(devices if devices is not None else jax.devices())
     with processes.Agreement(available) as agreement:
-        opened = _annotated_if_local(formats.unpack(program, context(), arguments, kwargs), local)
+        opened = annotated_if_local(formats.unpack(program, context(), arguments, kwargs), local)
         if available:
             opened = formats.for_platform(opened, jax_devices.platform(available[0]))
         signature = processes.signature(opened.module)
@@ -547,8 +566,27 @@ class JitKeywords(Keywords, total=False):
     keep_unused: bool
 
 
-@overload
-def jit(function: Callable[P, R], /, *, compiler_options: Given = ..., **options: Unpack[JitKeywords]) -> Jitted[P, R]: ...
+@overload  # keywords one by one: most editors complete no others
+def jit(
+    function: Callable[P, R],
+    /,
+    *,
+    in_shardings: Any = ...,
+    out_shardings: Any = ...,
+    static_argnums: int | Sequence[int] | None = ...,
+    static_argnames: str | Sequence[str] | None = ...,
+    donate_argnums: int | Sequence[int] | None = ...,
+    donate_argnames: str | Sequence[str] | None = ...,
+    keep_unused: bool = ...,
+    compiler_options: Given = ...,
+    resharding: Resharding = ...,
+    machine: str = ...,
+    layout: str = ...,
+    memory_limit: float | str | None = ...,
+    collectives: Collectives = ...,
+    inside: Inside = ...,
+    replica_groups: Spelling = ...,
+) -> Jitted[P, R]: ...
 @overload
 def jit(*, compiler_options: Given = ..., **options: Unpack[JitKeywords]) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 def jit(function: Any = None, /, *, compiler_options: Given = "best", **options: Unpack[JitKeywords]) -> Any:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Sequence
+from html import escape
 from io import StringIO
+from typing import TypeVar
+
+KindT = TypeVar("KindT", bound=type)
 
 
 def visible(text: str, keep: str = "\n") -> str:
@@ -48,6 +53,11 @@ def time_text(seconds: float) -> str:
     return f"{seconds * 1e3:.1f} ms" if seconds < 0.99995 else f"{seconds:,.1f} s"
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 collective`, `1,234 collectives`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def spec_text(split: Iterable[Sequence[str]], *more: str) -> str:
     """`P("data", None)`, as JAX writes it, from the axes of each dimension, followed by `more`."""
     entries = (f"({', '.join(axes)})" if len(axes) > 1 else axes[0] if axes else "None" for axes in split)
@@ -66,9 +76,43 @@ def table(rows: Sequence[Sequence[str]], *, left: Container[int]) -> str:
     for row in rows:
         drawn.add_row(*(visible(entry, keep="") for entry in row))
     out = StringIO()
-    Console(file=out, width=_WIDEST, color_system=None, highlight=False, markup=False, emoji=False).print(drawn)
+    console = Console(file=out, width=_WIDEST, color_system=None, highlight=False, markup=False, emoji=False, force_jupyter=False)
+    console.print(drawn)  # in a notebook it would display the table instead, were it not for the last option
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
 _WIDEST = 10_000
 """The width at which a table is cut: terminals wrap lines, and a file has no width."""
+
+
+def public(kind: KindT) -> KindT:
+    """A class that tracebacks, reprs and pickles call by the name that `meshbridge` exports it by."""
+    kind.__module__ = "meshbridge"
+    return kind
+
+
+class Tabular(ABC):
+    """A result for people: `str()` and a notebook's cell show its table, `repr()` one line, `to_json()` is for programs."""
+
+    @abstractmethod
+    def table(self) -> str:
+        """The result as text."""
+
+    @property
+    @abstractmethod
+    def headline(self) -> str:
+        """The result in a few words."""
+
+    @abstractmethod
+    def to_json(self) -> str:
+        """The result as JSON, with exact figures."""
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {visible(self.headline, keep='')}>"
+
+    def _repr_html_(self) -> str:
+        """The table in a notebook."""
+        return f"<pre>{escape(self.table())}</pre>"

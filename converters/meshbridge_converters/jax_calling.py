@@ -55,11 +55,17 @@ class TreeCalling:
         import jax
 
         leaves, tree = jax.tree.flatten((tuple(arguments), dict(named)))
-        if tree != self.in_tree:
+        if not self._fits(tree):
             raise MeshError(f"{self.name}: error: expected arguments of the structure {self.in_tree}, found {tree}")
         named_leaves = zip(self._labels(), leaves, self.in_avals, strict=True)
         values = [_plain(f"{self.name}: error: {label}", leaf, aval) for label, leaf, aval in named_leaves]
         return [values[position] for position in self.kept]
+
+    def _fits(self, tree: Any) -> bool:
+        """Whether arguments have the function's structure; those of a class that the artifact has by name, its keys."""
+        from meshbridge_converters.jax_trees import portable
+
+        return bool(tree == self.in_tree or portable(tree) == self.in_tree)
 
     def unflatten(self, results: Sequence[Any]) -> Any:
         """The results in the function's own tree, keys typed again."""
@@ -89,10 +95,10 @@ class TreeCalling:
             hint = "compile a jax.export.Exported of the function, or the function itself with its arguments"
             raise MeshError(f"{self.name}: error: an executable of a jax.stages.Lowered cannot be traced\n  hint: {hint}")
         leaves, tree = jax.tree.flatten((tuple(arguments), dict(named)))
-        if tree == self.in_tree:
+        if self._fits(tree):
             for position, sharding in zip(self.kept, shardings, strict=True):
                 leaves[position] = _constrained(leaves[position], sharding)
-            arguments, named = jax.tree.unflatten(tree, leaves)
+            arguments, named = jax.tree.unflatten(self.in_tree, leaves)
         return self.whole(self.how)(*arguments, **named)
 
 

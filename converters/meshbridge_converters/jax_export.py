@@ -61,10 +61,12 @@ def deserialize(data: bytes, filename: str) -> Exported:
     """
     from jax import export
 
+    from meshbridge_converters import jax_trees
+
     if len(data) % 4:
         raise ParseError(f"{filename}: error: not a readable jax.export artifact: {len(data)} bytes, expected a multiple of 4")
     try:
-        return export.deserialize(_Whole(data))
+        return jax_trees.read(lambda: export.deserialize(_Whole(data)))
     except Exception as error:  # whatever flatbuffers, numpy and jax raise over bytes that make no sense
         raise ParseError(f"{filename}: error: not a readable jax.export artifact: {error}") from None
 
@@ -75,6 +77,8 @@ def unpack(value: object, arguments: Sequence[Any], named: Mapping[str, Any], pl
     Raises MeshError for an artifact with symbolic dimensions, for arguments to anything else than a function, and for a platform
     where there is no choice.
     """
+    if jax_values.is_function(value) and jax_values.is_lowered_only(value):
+        return choose_platform(jax_values.lowered(jax_values.lower(value, arguments, named), ctx), platform)
     if jax_values.is_function(value):
         exported = jax_values.export(value, arguments, named, platform)
         return _open(exported, exported.fun_name, ctx)
@@ -245,7 +249,14 @@ def _write(program: Program) -> bytes:
     packed = pack(program)
     if program.how is not None and not _is_for_gspmd(program):
         jax_partitioner.warn_of_callers(program.envelope)
-    return bytes(packed.serialize(vjp_order=_vjp_order(program.envelope)))
+    return dump(packed, _vjp_order(program.envelope))
+
+
+def dump(value: object, vjp_order: int = 0) -> bytes:
+    """The artifact's bytes of an Exported, whose trees may be of any classes."""
+    from meshbridge_converters import jax_trees
+
+    return jax_trees.serialized(value, vjp_order)
 
 
 FORMAT = Format(
@@ -259,5 +270,6 @@ FORMAT = Format(
     holds=jax_values.holds,
     unpack=unpack,
     pack=pack,
+    dump=dump,
     for_platform=for_platform,
 )

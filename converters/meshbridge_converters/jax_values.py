@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meshbridge.ir import mlir
@@ -42,8 +43,41 @@ def is_lowered(value: object) -> bool:
 
 
 def is_function(value: object) -> bool:
-    """Whether `jax.jit` made `value`: something to be called that can be traced and lowered."""
-    return "jax" in sys.modules and callable(value) and hasattr(value, "lower") and hasattr(value, "trace")
+    """Whether `jax.jit` made `value`, or a library around it: something to be called that can be lowered."""
+    return "jax" in sys.modules and callable(value) and not isinstance(value, type) and hasattr(value, "lower")
+
+
+def is_lowered_only(function: Any) -> bool:
+    """Whether a library's function can be lowered, but not traced for an export, as those of `equinox.filter_jit`."""
+    return not hasattr(function, "trace")
+
+
+def lower(function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """The `jax.stages.Lowered` of such a function."""
+    stage = function.lower(*arguments, **named)
+    return stage if is_lowered(stage) else stage.lowered
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """A function whose `trace` gives JAX's own stage: libraries such as Flax put one of theirs around it."""
+
+    function: Any
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self.function(*arguments, **named)
+
+    def trace(self, *arguments: Any, **named: Any) -> Any:
+        from jax.stages import Traced
+
+        stage = self.function.trace(*arguments, **named)
+        return stage if isinstance(stage, Traced) else stage.traced
+
+    def lower(self, *arguments: Any, **named: Any) -> Any:
+        return self.trace(*arguments, **named).lower()
+
+    def eval_shape(self, *arguments: Any, **named: Any) -> Any:
+        return self.trace(*arguments, **named).out_info
 
 
 def export(function: Any, arguments: Sequence[Any], named: Mapping[str, Any], platform: str | None) -> Any:
@@ -82,7 +116,7 @@ def _exported(
     arguments, named = _without_values((tuple(arguments), dict(named)))
     options = {"disabled_checks": unchecked, "_override_lowering_rules": LOWERING_RULES}
     platforms = None if platform is None else (platform,)
-    return export.export(function, platforms=platforms, **options)(*arguments, **named)
+    return export.export(_Traced(function), platforms=platforms, **options)(*arguments, **named)
 
 
 def _without_values(arguments: Any) -> Any:

@@ -9,6 +9,7 @@ All numbers here are counted by hand: the bytes of an array, times n - 1 over n 
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,11 @@ SQUARE = 2048 * 2048 * 2
 
 def excerpt(name: str) -> str:
     return (EXCERPTS / name).read_text()
+
+
+def roofline(_flops: float, _element: str, _memory_bytes: float) -> float:
+    """Microseconds of a kernel, of which these tests have none that is priced so."""
+    return 0.0
 
 
 def test_gpu_collectives_say_whether_they_are_synchronous() -> None:
@@ -272,30 +278,60 @@ def test_tpu_cycles_count_loop_bodies_as_often_as_they_run() -> None:
 
 def test_gpu_time_weighs_loop_bodies_by_their_trip_counts() -> None:
     text, log = excerpt("gpu_scan.hlo"), excerpt("gpu_scan.log")
-    found = hlo_cost.gpu_time(text, log)
+    found = hlo_cost.gpu_time(text, log, roofline)
     assert found.total == pytest.approx(759.69 + 4 * 233.704 + 3 * 252.751)
     assert found.wasted == pytest.approx(479.825 + 4 * 153.418 + 3 * 104.311)
+    assert (found.outside, found.unmodelled) == (0, ())
+
+
+def test_gpu_loops_without_communication_count_their_kernels() -> None:
+    """The scheduler times the entry alone. The loop counts what the scheduler's model says of its kernels, each in 12 iterations:
+    a slice, a product, a tangent and a sum, and a comparison. The entry's two kernels count once, by the log."""
+    text, log = excerpt("gpu_loop_without_collectives.hlo"), excerpt("gpu_loop_without_collectives.log")
+    found = hlo_cost.gpu_time(text, log, roofline)
+    loop = 12 * (1.251 + 8.496 + 3.13425 + 0.001 + 0.001)
+    assert found.outside == pytest.approx(loop)
+    assert found.total == pytest.approx(114.056 + loop)
+    assert found.wasted == pytest.approx(95.1355)
     assert found.unmodelled == ()
+
+
+def test_gpu_kernels_without_an_estimate_count_by_the_roofline() -> None:
+    """A product of 1024 x 1024 by cuBLAS: its FLOPs, and the bytes of two operands, a result and a workspace. A fusion of which
+    nothing is known is named."""
+    text, log = excerpt("gpu_loop_without_collectives.hlo"), excerpt("gpu_loop_without_collectives.log")
+    without = re.sub(r'(custom-call\.1 = .*)"exec_time_us":8.496', r"\1", text)
+    asked: list[tuple[float, str, float]] = []
+
+    def noted(flops: float, element: str, memory_bytes: float) -> float:
+        asked.append((flops, element, memory_bytes))
+        return 10.0
+
+    found = hlo_cost.gpu_time(without, log, noted)
+    assert asked == [(2 * 1024**3, "bf16", 3 * 1024**2 * 2 + 4194304)]
+    assert found.outside == pytest.approx(12 * (1.251 + 10 + 3.13425 + 0.001 + 0.001))
+    unknown = hlo_cost.gpu_time(text.replace('"exec_time_us":3.13425', ""), log, noted)
+    assert unknown.unmodelled == ("loop_convert_fusion",)
+    assert unknown.outside == pytest.approx(12 * (1.251 + 8.496 + 0.001 + 0.001))
 
 
 def test_a_log_that_breaks_off_is_refused() -> None:
     text, log = excerpt("gpu_scan.hlo"), excerpt("gpu_scan.log")
     with pytest.raises(hlo.HloError, match="breaks off in what it says of"):
-        hlo_cost.gpu_time(text, log[: log.rindex("Total cycles")])
+        hlo_cost.gpu_time(text, log[: log.rindex("Total cycles")], roofline)
 
 
-def test_gpu_time_names_computations_without_communication() -> None:
+def test_a_log_lacks_only_computations_without_communication() -> None:
     """The scheduler passes over them. A computation that does communicate is in the log, or the log is not of this program."""
     text, log = excerpt("gpu_scan.hlo"), excerpt("gpu_scan.log")
     without_entry = log.replace("main.0_spmd", "another")
     with pytest.raises(hlo.HloError, match=r"nothing of %main.0_spmd, which has the all-to-all-start %all-to-all-start"):
-        hlo_cost.gpu_time(text, without_entry)
+        hlo_cost.gpu_time(text, without_entry, roofline)
     silent = text.replace("all-to-all-start(", "sine(").replace("all-to-all-done(", "cosine(")
-    found = hlo_cost.gpu_time(silent, without_entry)
+    found = hlo_cost.gpu_time(silent, without_entry, roofline)
     assert found.total == pytest.approx(4 * 233.704 + 3 * 252.751)
-    assert found.unmodelled == ("main.0_spmd",)
     with pytest.raises(hlo.HloError, match="says nothing of"):
-        hlo_cost.gpu_time(text, "")
+        hlo_cost.gpu_time(text, "", roofline)
 
 
 GROUPS = {

@@ -98,6 +98,27 @@ def test_the_users_line_is_outside_of_packages(path: str) -> None:
     assert Trail((), ()).user_line == SourceLocation()
 
 
+def test_the_users_line_is_within_the_compiled_function() -> None:
+    """A trainer that is installed is the user's code, where nothing outside of packages is compiled; what calls it is not."""
+    package = "/venv/lib/python3.12/site-packages"
+    calls = [
+        (f"{package}/flax/nnx/linear.py", "Linear.__call__"),
+        (f"{package}/trainer/layers.py", "Block.__call__"),
+        (f"{package}/trainer/train.py", "loss"),
+        (f"{package}/trainer/train.py", "make.<locals>.step"),
+        (meshbridge.ir.locations.__file__, "lower"),
+        ("/home/u/run.py", "main"),
+    ]
+    lines = tuple(SourceLocation(file, number, 1, name) for number, (file, name) in enumerate(calls, 1))
+    compiled = Trail(("jit(step)/jvp()/dot_general",), lines)
+    assert compiled.user_line == lines[1]
+    assert modules_of(compiled) == ("loss()", "Block")
+    assert Trail(("jit(other)/add",), lines).user_line == lines[5], "the compiled function is not among the calls"
+    assert Trail(("jit(step)/add",), lines[:4]).user_line == lines[1]
+    model = SourceLocation("/home/u/model.py", 7, 1, "Model.__call__")
+    assert Trail(("jit(step)/add",), (*lines[:2], model, *lines[3:])).user_line == model
+
+
 def _location(stack: str, line: int, file: str = "model.py") -> ir.Location:
     return ir.Location.name(stack, ir.Location.name("loss", ir.Location.file(file, line, 5)))
 

@@ -180,7 +180,7 @@ def test_the_dearer_memory_is_the_less_is_held() -> None:
         module = formats.unpack(exported, context()).module
         run(build(Options(emit="mesh")).replacing("decided", decided).passes, module)
         held.append(memory(main_function(module)).temporaries)
-    assert held[1] < 0.8 * held[0]
+    assert held[1] < 0.9 * held[0]
 
 
 def test_plans_for_devices_start_from_the_fewest_bytes_too() -> None:

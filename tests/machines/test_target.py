@@ -134,7 +134,7 @@ FOUND = Figures(
     asynchronous=1,
     exposed_bytes=2e6,
     overlapped_bytes=1e6,
-    modelled=Modelled(1200.0, 300.0, "microseconds", 2),
+    modelled=Modelled(1200.0, 300.0, "microseconds", 2, 30.0),
     argument_bytes=1 << 20,
     temporary_bytes=1 << 21,
     peak_bytes=1 << 35,
@@ -169,7 +169,7 @@ def test_json_of_several_targets(program: Path, monkeypatch: pytest.MonkeyPatch,
             assert (contestant["wire_bytes"], contestant["executed"], contestant["peak_bytes"]) == (3e6, 5, 1 << 35)
             assert (contestant["synchronous"], contestant["asynchronous"]) == (4, 1)
             assert (contestant["exposed_bytes"], contestant["overlapped_bytes"]) == (2e6, 1e6)
-            assert contestant["modelled"] == {"total": 1200, "wasted": 300, "unit": "microseconds", "without_estimate": 2}
+            assert contestant["modelled"] == asdict(FOUND.modelled)
             assert contestant["error"] == ""
 
 
@@ -201,7 +201,8 @@ def test_the_table_of_a_target(program: Path, monkeypatch: pytest.MonkeyPatch, c
     assert lines[2].split() == ["wire", "bytes", "3.0", "MB", "4.0", "MB", "3.0", "MB", "0.75"]
     (modelled,) = [line.split() for line in lines if line.startswith("modelled")]
     assert modelled == ["modelled", *("1,200", "us") * 3, "1.00"]
-    assert "xla-shardy: 2 computations have no estimate, and count as nothing" in lines
+    assert "xla-shardy: 2 kernels have no estimate, and count as nothing" in lines
+    assert "meshbridge: 2.5% of the modelled time is in loops and branches without collectives, by their kernels" in lines
     assert [line for line in lines if "does not fit" in line] == [
         f"{name} does not fit: a device has 17.2 GB of memory" for name in ("meshbridge", "xla-gspmd")
     ]

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import jax
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from benchmarks.model_numbers import RECORD, measure
 from testdata.models.catalogue import models
 from testdata.models.model import SCHEMES, Model
+from tests.documentation import PAGES, run_blocks
 
 NAMES = list(dict.fromkeys(key.split()[0] for key in json.loads(RECORD.read_text())))
 """Those on record: the catalogue can be listed only where all libraries are installed."""
@@ -50,3 +53,11 @@ def test_model_equals_one_device_and_sends_no_more_than_xla(
     numbers = measure(makers[name](), scheme)
     assert numbers.is_right, numbers
     assert numbers.fewest_bytes <= numbers.least_of_xla, numbers
+
+
+def test_a_step_of_equinox_is_saved_as_its_tutorial_says(tmp_path: Path) -> None:
+    """The page's other blocks run in `tests/test_docs.py`."""
+    pytest.importorskip("equinox")
+    name = "docs/tutorials/training-step.md"
+    assert PAGES[name].count("<!-- not run: Equinox") == 1
+    run_blocks(re.sub("<!-- not run: Equinox[^\n]*-->", "", PAGES[name]), Path(name).name, tmp_path)

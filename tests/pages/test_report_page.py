@@ -34,7 +34,7 @@ from meshbridge.pages.timeline import timeline
 from meshbridge.reports import Report, ShardedArray, Suggestion, report_of
 from meshbridge.tools import cli
 from meshbridge.tools.compare import text
-from meshbridge.tools.compare.command import TargetComparison
+from meshbridge.tools.compare.comparison import TargetComparison
 from meshbridge.tools.compare.figures import Figures
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "report.schema.json").read_text())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Any
 from unittest.mock import patch
 
@@ -20,9 +19,6 @@ from meshbridge.partition.mesh_spmdization import MeshSpmdization
 from meshbridge.plan_variants import Plan, best_plan
 from tests.plans.passes import NECESSARY, watched
 from tests.plans.rows import Row
-
-DIGITS = 16
-"""Of a hash, in hexadecimal."""
 
 SIGNIFICANT = 6
 """Digits of predicted seconds."""
@@ -81,9 +77,9 @@ def measure(row: Row, module: ir.Module, without: Collection[str] = ()) -> Figur
     seconds = predict(optimised, options.target.devices).seconds if options.target.devices is not None else None
     sent = communication(optimised)
     return Figures(
-        partitioned=digest(ir.Module.parse(trial.partitioned, module.context)),
-        optimised=digest(optimised),
-        lowered=digest(module),
+        partitioned=mlir.digest(ir.Module.parse(trial.partitioned, module.context)),
+        optimised=mlir.digest(optimised),
+        lowered=mlir.digest(module),
         wire_bytes=sent.wire_bytes,
         collectives=sent.executions,
         seconds=None if seconds is None else float(f"{seconds:.{SIGNIFICANT}g}"),
@@ -126,8 +122,3 @@ class _Watch:
             kept = module if self.chosen is None else self.chosen
             self.taken = next(trial for trial in self.trials if trial.module is kept)
             self.optimised = ir.Module.parse(mlir.to_bytecode(module), module.context)
-
-
-def digest(module: ir.Module) -> str:
-    """A hash of the module without its locations."""
-    return sha256(module.operation.get_asm(enable_debug_info=False).encode()).hexdigest()[:DIGITS]

@@ -88,6 +88,13 @@ def test_all_of_a_program_within_a_budget() -> None:
     assert "more not tried" in nothing.table()
 
 
+def test_tries_are_of_each_match() -> None:
+    found = meshbridge.explain(exported(), machine="bytes", of=["params/head", "params/**/up"], tries=1, alone=True)
+    assert len(found.explained) > 1
+    assert [len(each.others) for each in found.explained] == [1] * len(found.explained)
+    assert all(each.untried for each in found.explained)
+
+
 def _constrained(x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
     mesh = device_mesh((2, 4))
     x = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec("a")))  # at x
@@ -232,6 +239,11 @@ def test_keys_of_paths(path: str, keys: tuple[str, ...]) -> None:
         ("params/dense_*/kernel", "params['dense_0']['kernel']", True),
         ("argument *", "argument 3", True),
         ("x", "xy", False),
+        ("**/q/kernel", "state['attention']['q']['kernel'].value", True),
+        ("**/q/kernel", "state[1]['opt_state'][0]['mu']['q']['kernel'].value", True),
+        ("state['q']['kernel']", "state['q']['kernel'].value", True),
+        ("**/kernel/value", "state['q']['kernel'].value", True),
+        ("**/kernel", "state['q']['kernel']['value']", False),
     ],
 )
 def test_patterns(pattern: str, path: str, is_meant: bool) -> None:

@@ -411,3 +411,13 @@ def test_a_program_that_cuts_an_axis_is_annotated_along_the_axes_that_it_names()
     report = meshbridge.report(plan.annotated, machine=plan.machine)
     assert [leaf.sharding for leaf in report.arguments] == [leaf.sharding for leaf in plan.arguments]
     assert report.seconds == pytest.approx(plan.seconds)
+
+
+def test_a_mesh_that_only_dropped_annotations_name_is_dropped_with_them() -> None:
+    """JAX declares a mesh of one device for arguments without a sharding, here the counter of the optimizer's state."""
+    rows = NamedSharding(mesh_of(4, 2), P("data"))
+    counted = jax.jit(lambda count, x: (count + 1, x.sum()), in_shardings=(None, rows))
+    plan = meshbridge.search(
+        counted, jnp.zeros((), jnp.int32), f32(64, 64), machine="h100", keep_annotations=False, seconds=UNLIMITED
+    )
+    assert plan.mesh == {"data": 4, "model": 2}

@@ -22,6 +22,7 @@ from meshbridge.ir.mlir import context
 from meshbridge.read import formats
 from meshbridge.tools import cli, console
 from meshbridge.tools.compare import command, spmd, text
+from meshbridge.tools.compare.comparison import Comparison
 from meshbridge.tools.compare.figures import Figures
 from testdata import program
 from testdata.catalogue import build
@@ -161,7 +162,7 @@ def test_a_child_that_says_nothing_is_reported(files: dict[str, Path], monkeypat
 def test_wrong_numbers_are_shown() -> None:
     """An infinite difference is one that JSON has no number for."""
     figures = Figures(absolute_difference=float("inf"), relative_difference=float("inf"))
-    comparison = command.Comparison(8, "unsharded", "", {"xla-gspmd": figures})
+    comparison = Comparison(8, "unsharded", "", {"xla-gspmd": figures})
     read = json.loads(text.as_json(comparison), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert read["contestants"]["xla-gspmd"]["relative_difference"] == "inf"
     assert ("largest difference", "inf") in list(text.rows(comparison))

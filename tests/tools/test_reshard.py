@@ -12,7 +12,7 @@ from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.resharding import PlanOptions, plan
 from meshbridge.resharding.steps import Rounds
-from meshbridge.tools.reshard import run
+from meshbridge.tools.reshard import reshard
 from meshbridge.tools.reshard_picture import picture
 from meshbridge.tools.reshard_trial import try_on_devices
 
@@ -42,13 +42,13 @@ def test_pictures_of_what_has_no_grid() -> None:
 
 
 def test_the_report_compares_with_the_bound() -> None:
-    text = run("96x192xf32", "2x3", "[[0],[1]]", "[[1],[0]]", False, False)
+    text = str(reshard("96x192xf32", "2x3", "[[0],[1]]", "[[1],[0]]"))
     assert "receives 12.3 KB, lower bound 12.3 KB (at the bound)" in text
     assert "before: [[0], [1]]" in text
 
 
 def test_json() -> None:
-    record = json.loads(run("8x8xbf16", "2x2", "[[0], []] partial = sum [1]", "[[0], [1]]", False, True))
+    record = json.loads(reshard("8x8xbf16", "2x2", "[[0], []] partial = sum [1]", "[[0], [1]]").to_json())
     assert record["collectives"] == 1
     assert record["received_bytes"] == record["bound"]["received_bytes"] == 32
     assert record["steps"][0]["step"] == "reduce-scatter sum dim 1 over [1]"
@@ -78,7 +78,7 @@ RUNS = [
 @pytest.mark.parametrize("case", RUNS)
 @pytest.mark.parametrize("options", [PlanOptions(), PlanOptions(exact=True)])
 def test_it_runs(case: tuple[str, str, str, str], options: PlanOptions) -> None:
-    assert "every device holds its shard" in run(*case, True, False, options)
+    assert "every device holds its shard" in reshard(*case, options, run=True).table()
 
 
 @pytest.mark.skipif(len(jax.devices("cpu")) < 8, reason="needs 8 devices")
@@ -108,4 +108,4 @@ def test_a_run_notices_wrong_data() -> None:
 )
 def test_bad_input(arguments: tuple[str, str, str, str], complaint: str) -> None:
     with pytest.raises(MeshError, match=complaint.replace("[", r"\[")):
-        run(*arguments, False, False)
+        reshard(*arguments)

@@ -8,6 +8,7 @@ from meshbridge.dialect import assembly
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.verify import machine
+from meshbridge.verify.field import PRIMES
 from meshbridge.verify.verdict import verify
 
 MESH = 'sdy.mesh @mesh = <["x"=2, "y"=4]>'
@@ -47,6 +48,38 @@ def partial(groups: str = "[[0, 1, 2, 3], [4, 5, 6, 7]]", rows: str = "2x4", red
 
 def test_a_sum_in_parts_is_the_sum() -> None:
     assert verify(module(MATMUL), module(partial())).equal
+
+
+def test_the_verdict_says_how_sure_it_is() -> None:
+    """By Schwartz and Zippel, in the runs with uniformly random numbers alone."""
+    verdict = verify(module(MATMUL), module(partial()))
+    first, second = PRIMES[:2]
+    assert verdict.uniform_primes == (first, second)
+    assert verdict.chance == pytest.approx(1 / (first * second))
+    assert str(verdict).splitlines() == [
+        "equal on 4 random inputs over 4 fields: a wrong program, whose results differ by a polynomial of degree d, would pass "
+        "with probability below 6.2e-14 * d^2",
+        "  inputs: random; masks all true; infinities and NaN, masks by rows; infinities and NaN, masks all false",
+    ]
+    assert 1 / (first * second) <= 6.2e-14
+
+
+def test_a_verdict_on_masks_is_less_sure() -> None:
+    """A difference where a mask is false is not in the run in which all are true."""
+    masked = module(
+        "func.func @main(%m: tensor<8xi1>, %a: tensor<8xf32>) -> tensor<8xf32> {\n"
+        "  %0 = stablehlo.select %m, %a, %a : tensor<8xi1>, tensor<8xf32>\n  return %0 : tensor<8xf32>\n}"
+    )
+    verdict = verify(masked, masked)
+    assert verdict.masked
+    assert verdict.uniform_primes == PRIMES[:1]
+    assert "with probability below 2.4e-07 * d\n" in str(verdict)
+
+
+def test_a_verdict_of_one_run_knows_no_probability() -> None:
+    verdict = verify(module(MATMUL), module(partial()), runs=1)
+    assert verdict.uniform_primes == ()
+    assert "no probability of a wrong verdict is known" in str(verdict)
 
 
 def test_the_order_of_a_groups_members_does_not_matter_to_a_sum() -> None:

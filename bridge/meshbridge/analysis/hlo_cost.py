@@ -6,11 +6,14 @@ Both are models, not measurements. The TPU's does not include communication.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from meshbridge.analysis import hlo
 from meshbridge.analysis.hlo import Computation, HloError, Instruction
 from meshbridge.analysis.hlo_executions import Executions
+from meshbridge.analysis.hlo_kernel_time import Roofline, kernel_time
 from meshbridge.analysis.hlo_schedule import Schedule
 from meshbridge.analysis.ring import WIRE_BYTES
 
@@ -33,8 +36,10 @@ class GpuTime:
 
     total: float
     wasted: float
+    outside: float = 0.0
+    "The part of the total in computations without asynchronous communication. The scheduler does not time them: kernels do."
     unmodelled: tuple[str, ...] = ()
-    "Executed computations without asynchronous communication: the scheduler gives them no time."
+    "Executed kernels in those computations of which no time is known: they count as 0."
 
 
 def tpu_cost(text: str) -> TpuCost:
@@ -66,9 +71,12 @@ _COMPUTATION = re.compile(r"For computation: (\S+), module ([^\s(]+)")
 _FIGURE = re.compile(r"(Total wasted cycles|Total cycles): (\S+)")
 
 
-def gpu_time(text: str, log: str) -> GpuTime:
+def gpu_time(text: str, log: str, roofline: Roofline) -> GpuTime:
     """The time of a module according to the log of XLA's latency-hiding scheduler, as TF_CPP_VMODULE=latency_hiding_scheduler=1
     and TF_CPP_MIN_LOG_LEVEL=0 print it. Loop bodies count by their trip count, and the most expensive branch counts.
+
+    The scheduler only times computations with asynchronous communication. Others count the sum of their kernels
+    (`hlo_kernel_time`), which overlap nothing.
 
     Raises HloError if the log lacks a computation with communication to hide.
     """
@@ -77,23 +85,32 @@ def gpu_time(text: str, log: str) -> GpuTime:
     schedule = Schedule(module)
     unmodelled: dict[str, None] = {}
 
+    def kernels(computation: Computation) -> Iterator[float]:
+        _check_nothing_is_hidden(computation)
+        for op in computation.instructions.values():
+            time = kernel_time(module, computation, op, roofline)
+            if time is None and schedule.computes(op):
+                unmodelled[op.name] = None
+            yield time or 0.0
+
+    @cache
+    def whole(name: str) -> GpuTime:
+        if name in times:
+            return times[name]
+        spent = sum(kernels(module.computations[name]))
+        return GpuTime(spent, 0.0, spent)
+
     def total(computation: Computation, op: Instruction) -> float:
         """The time of a whole computation, at its root."""
-        if op is not computation.root or computation.name in module.inlined:
-            return 0.0
-        if computation.name in times:
-            return times[computation.name].total
-        _check_nothing_is_hidden(computation)
-        if any(map(schedule.computes, computation.instructions.values())):
-            unmodelled[computation.name] = None
-        return 0.0
+        return whole(computation.name).total if op is computation.root and computation.name not in module.inlined else 0.0
 
-    totals = wasted = 0.0
+    totals = wasted = outside = 0.0
     for computation, op, number in Executions(module).of(total):
         if time := total(computation, op):
             totals += number * time
-            wasted += number * times[computation.name].wasted
-    return GpuTime(totals, wasted, tuple(unmodelled))
+            wasted += number * whole(computation.name).wasted
+            outside += number * whole(computation.name).outside
+    return GpuTime(totals, wasted, outside, tuple(unmodelled))
 
 
 def _check_nothing_is_hidden(computation: Computation) -> None:

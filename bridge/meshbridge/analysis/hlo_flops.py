@@ -46,8 +46,7 @@ def count_flops(module: HloModule) -> Flops:
     uncounted: dict[str, None] = {}
 
     def of(computation: Computation, op: Instruction) -> float:
-        counter = _COUNTERS.get(op.opcode)
-        counted = counter(module, computation, op) if counter else 0.0
+        counted = kernel_flops(module, computation, op)
         if counted is None:
             uncounted[f"{op.name} ({op.attribute('custom_call_target')})"] = None
         return counted or 0.0
@@ -58,6 +57,15 @@ def count_flops(module: HloModule) -> Flops:
             total += times * counted
             widened += times * counted if _is_widened(computation, op) else 0.0
     return Flops(total, widened, tuple(uncounted))
+
+
+def kernel_flops(module: HloModule, computation: Computation, op: Instruction) -> float | None:
+    """FLOPs of one instruction, without the computations that it calls. None for a kernel without an estimate.
+
+    Raises HloError for a product whose sizes it cannot read.
+    """
+    counter = _COUNTERS.get(op.opcode)
+    return counter(module, computation, op) if counter else 0.0
 
 
 def _is_widened(computation: Computation, op: Instruction) -> bool:

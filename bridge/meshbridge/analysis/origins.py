@@ -34,7 +34,7 @@ class Origin:
     one, as `loss()`, and classes whose `__call__` is compiled, as `Block`. Empty outside of any."""
     phase: Phase
     location: SourceLocation
-    "The innermost source line outside of installed packages; the innermost one if there is none."
+    "The innermost line of the user's code (`Trail.of_user`); the innermost one if there is none."
     scope: str
     "JAX's name stack, from which `modules` and `phase` are derived; empty if the program has none."
     share: float = 1.0
@@ -117,8 +117,8 @@ _BRANCH = re.compile(r"cond|branch_\d+_fun")
 
 def _functions(trail: Trail) -> list[str]:
     """The user's functions and callable classes around an operation, within the compiled one."""
-    lines = dict.fromkeys(reversed(trail.lines))  # for a loop's body, JAX repeats the calls that lead to the loop
-    called = [line.function for line in lines if not line.is_library and line.function]
+    lines = dict.fromkeys(reversed(trail.of_user))  # for a loop's body, JAX repeats the calls that lead to the loop
+    called = [line.function for line in lines if line.function]
     entry = _TRANSFORMED.fullmatch((_elements(trail.stacks[0]) or [""])[0]) if trail.stacks else None
     names = [function.rpartition("<locals>.")[2] for function in called]
     if entry is not None and entry[2] in names:

@@ -171,13 +171,26 @@ class Fusion:
         """True if each reader fuses the computation of `value` by the operation `name`, which reads the buffers `read`."""
         if value in self._ends:
             return False
-        readers, operations = self.index.readers_of(value), self.index.operations
+        readers, operations = self._readers_through_views(value), self.index.operations
         reading = self._reading_slices if name in _WITHIN else self._reading
         if not readers or len(read) > _OPERANDS or any(operations[reader].name not in reading for reader in readers):
             return False
         if len(readers) == 1:
             return True
         return (self._repeats or not is_expensive) and sum(read.values()) <= _ENOUGH * self._tensor_bytes(value)
+
+    def _readers_through_views(self, value: int) -> Sequence[int]:
+        """The numbers of the operations that read a value or a view of it. A view is no kernel that could compute the value."""
+        readers, operations = self.index.readers_of(value), self.index.operations
+        if not any(operations[reader].name in _VIEWS for reader in readers):
+            return readers
+        through: dict[int, None] = {}
+        for reader in readers:
+            of_view = (
+                self._readers_through_views(operations[reader].results[0]) if operations[reader].name in _VIEWS else [reader]
+            )
+            through.update(dict.fromkeys(of_view))
+        return tuple(through)
 
     def read(self, made: BlockOp) -> Buffers:
         """The buffers that an operation and its fused operands read."""

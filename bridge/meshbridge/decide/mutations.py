@@ -25,11 +25,13 @@ from meshbridge.ir.mlir import BARRIER, MANUAL, REGION_OPS, MeshError, OpError, 
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.ops.option import Option, is_legal
 from meshbridge.ops.rule import Interface, Loop, ShardingRule, may_have_loops
+from meshbridge.text import public
 
 AxisList: TypeAlias = Sequence[int | str]
 """Mesh axes from outer to inner, each by its number or its name."""
 
 
+@public
 @dataclass(frozen=True)
 class Mutation:
     """A new sharding option for the operations of a legal program that have this name and location; with an `index`, for one of
@@ -61,6 +63,7 @@ class Mutation:
         return f"the mutation of {', '.join(parts) or 'nothing'}"
 
 
+@public
 @dataclass(frozen=True)
 class Operation:
     """An operation that a mutation can name."""

@@ -19,8 +19,17 @@ def keys_of(path: str) -> tuple[str, ...]:
 
 def matches(pattern: str, path: str) -> bool:
     """True if the pattern matches the path. A pattern is a path, or keys with slashes between them; `*` matches any part of a
-    key, and the key `**` any number of keys."""
-    return pattern == path or _regex(pattern).fullmatch("".join(f"{key}/" for key in keys_of(path))) is not None
+    key, and the key `**` any number of keys. The array of a variable, `['kernel'].value`, also has the path of the variable."""
+    spellings = {path, path.removesuffix(_VALUE)}
+    return pattern in spellings or any(_matches_keys(pattern, spelling) for spelling in spellings)
+
+
+_VALUE = ".value"
+"""What flax.nnx puts behind the path of each variable."""
+
+
+def _matches_keys(pattern: str, path: str) -> bool:
+    return _regex(pattern).fullmatch("".join(f"{key}/" for key in keys_of(path))) is not None
 
 
 @lru_cache(maxsize=256)

@@ -15,8 +15,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
+from meshbridge.ir import cells
 from meshbridge.ir.mlir import ir
 
 # Locations are read from their text: their Python classes differ between the versions of jaxlib that we support.
@@ -26,13 +28,20 @@ _REASON = re.compile(rf"loc\(fused<\[{_TEXT}, {_TEXT}(?:, array<i64: ([\d, ]+)>)
 _SCOPE = re.compile(r'"([^"]*)/[^"/]*"\(')
 _STEP = re.compile(rf"{_TEXT}(?::(\d+):(\d+)|(\())")
 "A file and its line, or a name around the rest."
-_LIBRARY = re.compile(r"[/\\](?:(?:site|dist)-packages|lib[/\\]python3[^/\\]*)[/\\]|^<frozen ")
+_LIBRARY = re.compile(
+    r"[/\\](?:lib[/\\]python3[^/\\]*[/\\])?(?:site|dist)-packages[/\\](?P<package>[^/\\.]*)"
+    r"|[/\\]lib[/\\]python3[^/\\]*[/\\]|^<frozen "
+)
+_COMPILED = re.compile(r"(?:jit|pjit)\(([^()]*)\)")
+"The outermost name of a compiled function."
+_MESHBRIDGE = str(Path(__file__).parents[1])
 _ESCAPED = re.compile(rb"\\([0-9A-F]{2})")
 
 
 @dataclass(frozen=True)
 class SourceLocation:
-    """A line of the user's source, counted from 1. `file` and `function` are empty if unknown."""
+    """A line of the user's source, counted from 1. `file` and `function` are empty if unknown. The file of a notebook's cell is
+    `cell 3`."""
 
     file: str = ""
     line: int = 0
@@ -42,18 +51,26 @@ class SourceLocation:
     def __str__(self) -> str:
         if not self.file:
             return "<unknown>"
-        position = f"{self.file}:{self.line}:{self.column}"
+        position = self.short if cells.is_cell(self.file) else f"{self.file}:{self.line}:{self.column}"
         return f"{position} ({self.function})" if self.function else position
 
     @property
     def short(self) -> str:
-        """File without its folders, and line."""
+        """File without its folders, and line: `model.py:42`, `cell 3, line 2`."""
+        if cells.is_cell(self.file):
+            return f"{self.file}, line {self.line}"
         return f"{self.file.rpartition('/')[2]}:{self.line}" if self.file else "<unknown>"
 
     @property
     def is_library(self) -> bool:
         """Whether the file belongs to an installed package, or to Python itself."""
         return _LIBRARY.search(self.file) is not None
+
+    @property
+    def package(self) -> str:
+        """The installed package of the file; empty outside of packages."""
+        match = _LIBRARY.search(self.file)
+        return "" if match is None else match["package"] or ""
 
 
 def location_of(op: ir.Operation) -> SourceLocation:
@@ -66,7 +83,9 @@ def location_at(location: ir.Location) -> SourceLocation:
     match = _FILE.search(str(location))
     if match is None:
         return SourceLocation()
-    return SourceLocation(unescaped(match["file"]), int(match["line"]), int(match["column"]), match["function"] or "")
+    return SourceLocation(
+        cells.name_of(unescaped(match["file"])), int(match["line"]), int(match["column"]), match["function"] or ""
+    )
 
 
 @dataclass(frozen=True)
@@ -80,9 +99,30 @@ class Trail:
     "The calls, innermost first."
 
     @property
+    def of_user(self) -> tuple[SourceLocation, ...]:
+        """The calls in the user's code within the compiled function: outside of installed packages, or else in the package of the
+        compiled function, such as an installed trainer's. Calls of ours, below which functions are traced, are neither."""
+        ends = self._compiled()
+        outside = (
+            set(self.lines[ends:]) if ends is not None else set()
+        )  # for a loop's body, JAX repeats the calls that lead to it
+        within = [line for line in self.lines[:ends] if line not in outside and not line.file.startswith(_MESHBRIDGE)]
+        own = [line for line in within if not line.is_library]
+        if not own and within and ends is not None:
+            own = [line for line in within if line.package == within[-1].package]
+        return tuple(own)
+
+    def _compiled(self) -> int | None:
+        """How many calls are within the compiled function, which the outermost name stack names; None if no call has its name."""
+        compiled = _COMPILED.match(self.stacks[0]) if self.stacks else None
+        names = [line.function.rpartition("<locals>.")[2] for line in self.lines]
+        numbers = [number for number, name in enumerate(names, 1) if compiled is not None and name == compiled[1]]
+        return max(numbers, default=None)
+
+    @property
     def user_line(self) -> SourceLocation:
-        """The innermost line outside of libraries; the innermost one if there is none."""
-        return next((line for line in self.lines if not line.is_library), self.lines[0] if self.lines else SourceLocation())
+        """The innermost line of the user's code; the innermost one if there is none."""
+        return next(iter((*self.of_user, *self.lines)), SourceLocation())
 
 
 def trail_at(location: ir.Location) -> Trail:
@@ -97,7 +137,7 @@ def _trail(text: str) -> Trail:
     function = ""
     for name, line, column, _ in _STEP.findall(text):
         if line:
-            lines.append(SourceLocation(unescaped(name), int(line), int(column), function))
+            lines.append(SourceLocation(cells.name_of(unescaped(name)), int(line), int(column), function))
             function = ""
             continue
         if function:  # a name around another name is not a function's
@@ -112,7 +152,7 @@ def _trail(text: str) -> Trail:
 
 
 def user_line(location: ir.Location) -> SourceLocation:
-    """The innermost line of an MLIR location outside of libraries."""
+    """The innermost line of the user's code in an MLIR location."""
     return trail_at(location).user_line
 
 

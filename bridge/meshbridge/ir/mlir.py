@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cmp_to_key
+from hashlib import sha256
 from io import BytesIO
 from threading import Lock
 from typing import Any
@@ -29,7 +30,7 @@ from jaxlib.mlir.dialects import chlo, func, mhlo, sdy, stablehlo
 from jaxlib.mlir.dialects._ods_common import _cext  # type: ignore[attr-defined]  # private: re-exported here alone
 
 from meshbridge.ir.errors import MeshError, ParseError, ShardingWarning
-from meshbridge.text import visible
+from meshbridge.text import public, visible
 
 __all__ = [
     "BARRIER",
@@ -54,6 +55,7 @@ __all__ = [
     "call_target",
     "context",
     "dictionary",
+    "digest",
     "display_name",
     "distinct_entries",
     "entries",
@@ -91,6 +93,7 @@ if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:  # JAX sets it, too late for a jaxl
     utils.absl_set_min_log_level(1)  # without messages of level INFO, which are for XLA's developers
 
 
+@public
 @dataclass(eq=False)  # an exception must stay hashable
 class OpError(MeshError):
     """A diagnostic about one operation: its location, its name, the violated rule, and possibly a hint."""
@@ -110,6 +113,7 @@ class OpError(MeshError):
         return self.text
 
 
+@public
 class VerifyError(OpError):
     """An operation breaks a constraint of the dialect."""
 
@@ -337,6 +341,15 @@ def to_bytecode(module: ir.Module) -> bytes:
     buffer = BytesIO()
     module.operation.write_bytecode(buffer)
     return buffer.getvalue()
+
+
+_DIGITS = 16
+"""Of a digest."""
+
+
+def digest(module: ir.Module) -> str:
+    """A hash of `module` without its locations, in hexadecimal: equal modules have equal hashes."""
+    return sha256(str(module.operation.get_asm(enable_debug_info=False)).encode()).hexdigest()[:_DIGITS]
 
 
 def mentions(module: ir.Module, *texts: str) -> bool:

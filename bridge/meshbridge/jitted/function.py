@@ -6,12 +6,15 @@ part of that, which is then partitioned as a whole.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from jax.stages import Lowered, Traced
 
+from meshbridge.ir.mlir import context
 from meshbridge.jitted.plans import Planned, Planning
+from meshbridge.read import files, formats
 from meshbridge.reports import Report
 from meshbridge.runtime import lowerings
 
@@ -39,6 +42,10 @@ class Jitted(Protocol[P, R_co]):
     def report(self, *arguments: P.args, **named: P.kwargs) -> Report:
         """What the function communicates, as `meshbridge.report` says it. Raises MeshError."""
 
+    def save(self, path: str | os.PathLike[str], /, *arguments: P.args, **named: P.kwargs) -> None:
+        """Writes the function as it is written, not partitioned, for these arguments, as `meshbridge.save` does: every command
+        takes the file. Raises MeshError."""
+
     def trace(self, *arguments: P.args, **named: P.kwargs) -> Traced:
         """The `jax.stages.Traced` of the function, whose `lower()` gives what `lower` gives."""
 
@@ -63,5 +70,8 @@ def jitted(function: Callable[..., Any], options: Mapping[str, Any], planning: P
         planned = lowerings.replacement(lowered)
         return str(lowered.as_text() if planned is None else planned.module_to_compile())
 
-    partitioned.report, partitioned.partitioned_text = report, partitioned_text
+    def save(path: str | os.PathLike[str], /, *arguments: Any, **named: Any) -> None:
+        files.save(formats.unpack(partitioned, context(), arguments, named), path)
+
+    partitioned.report, partitioned.partitioned_text, partitioned.save = report, partitioned_text, save
     return partitioned

@@ -22,6 +22,7 @@ from meshbridge.ir.mlir import (
 )
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ops.composites import composite_rule
+from meshbridge.ops.ragged_dot import DIMENSION_NUMBERS, RAGGED_DOT, ragged_dot_attributes
 
 
 @register
@@ -33,9 +34,9 @@ class InlineCalls(Pass):
     Output:  %1 = stablehlo.logistic %x : tensor<8xf32>
              %0 = stablehlo.multiply %x, %1 : tensor<8xf32>
 
-    A composite that is named after an op (`chlo.top_k`, `chlo.scan`) becomes that op. A composite with a sharding rule stays, and
-    `mesh-spmdization` inlines its body. Named computations of sdy are inlined, too. Ops that only mark the edges of computations
-    and loops are removed.
+    A composite that is named after an op (`chlo.top_k`, `chlo.scan`, `chlo.ragged_dot`) becomes that op. One with a sharding rule
+    stays, and `mesh-spmdization` inlines its body. Named computations of sdy are inlined, too. Ops that only mark the edges of
+    computations and loops are removed.
     """
 
     name: ClassVar[str] = "inline-calls"
@@ -117,9 +118,13 @@ def callee(op: ir.Operation) -> str:
 _FOLDED = frozenset((NAMED_COMPUTATION, CUSTOM_CALL, *_NO_OPS, *CALLEE))
 
 _SCAN = "dimension scan_dim_size is_reverse is_associative operandSegmentSizes resultSegmentSizes"
-_COMPOSED_OPS = {"chlo.top_k": frozenset(("k",)), "chlo.scan": frozenset(_SCAN.split())}
-"""Composites that stand for an op, and the op's attributes. The op is partitioned better than its decomposition; XLA cannot even
-compile that of a scan."""
+_COMPOSED_OPS = {
+    "chlo.top_k": frozenset(("k",)),
+    "chlo.scan": frozenset(_SCAN.split()),
+    RAGGED_DOT: frozenset(("precision_config", DIMENSION_NUMBERS)),
+}
+"""Composites that stand for an op, and the op's attributes. The op is partitioned better than its decomposition: that of a ragged
+product has a product for each group, and XLA cannot even compile that of a scan."""
 
 
 def _is_op(call: ir.Operation) -> bool:
@@ -140,7 +145,8 @@ def _as_op(call: ir.Operation) -> None:
     with ir.InsertionPoint(call), call.location:
         name = ir.StringAttr(call.attributes["name"]).value
         kinds, regions = [result.type for result in call.results], list(call.regions)
-        op = ir.Operation.create(name, kinds, list(call.operands), _settings(call), regions=len(regions))
+        settings = ragged_dot_attributes(_settings(call)) if name == RAGGED_DOT else _settings(call)
+        op = ir.Operation.create(name, kinds, list(call.operands), settings, regions=len(regions))
         for region, new_region in zip(regions, op.regions, strict=True):
             region.blocks[0].append_to(new_region)
     for composite_result, op_result in zip(call.results, op.results, strict=True):

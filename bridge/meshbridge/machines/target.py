@@ -100,12 +100,12 @@ def _sizes(place: str, topology: str, names: Sequence[str]) -> tuple[int, ...]:
     return tuple(map(int, sizes))
 
 
-def check_devices(module: ir.Module, available: int, there: str) -> int:
+def check_devices(module: ir.Module, available: int | None, there: str) -> int:
     """How many devices an annotated program is for. Raises MeshError where it names no mesh, and where that needs more than are
-    `available`, of which `there` says where."""
+    `available`, of which `there` says where; None is any number."""
     mesh = find_mesh(module)
     if mesh is None:
         raise MeshError("<module>: error: the program names no mesh, there is nothing to partition")
-    if mesh.size > available:
+    if available is not None and mesh.size > available:
         raise MeshError(f"error: mesh @{mesh.name} needs {mesh.size} devices, {there} {available}")
     return mesh.size

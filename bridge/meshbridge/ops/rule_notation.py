@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from meshbridge.ir.mlir import MeshError
+from meshbridge.text import public
 
 Factors = list[list[tuple[str, ...]]]
 """Per tensor and dimension, the names of the factors along it, major to minor."""
@@ -24,6 +25,7 @@ BATCH = "..."
 """The prefix of the factor for a group of leading dimensions, before the group's number."""
 
 
+@public
 @dataclass(frozen=True)
 class LoopsAndMaps:
     """A rule as loops and maps. `types` has `parallel`, `reduction_<kind>` or `invalid` (must be replicated) per loop; `maps` has

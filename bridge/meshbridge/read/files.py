@@ -115,6 +115,12 @@ def write_bytes(path: str, data: bytes) -> None:
             raise
 
 
+def save(program: Program, path: str | os.PathLike[str]) -> None:
+    """Writes a program with its source locations, in the format of the suffix of `path`, or else in its own. Raises MeshError."""
+    name = os.fspath(path)
+    write_bytes(name, formats.with_locations(formats.choose(program, name)).serialize())
+
+
 def refuse_unwritable(path: str) -> None:
     """Raises MeshError as `write_bytes` would, before there is anything to write; leaves devices and pipes to that."""
     target = Path(path)

@@ -24,6 +24,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ParseError, VerifyError, ir
 from meshbridge.ir.registry import Registry
 from meshbridge.read import bytecode
+from meshbridge.text import public
 
 ENTRY_POINTS = "meshbridge.converters"
 
@@ -72,6 +73,7 @@ class Calling(Protocol):
         """
 
 
+@public
 @dataclass(frozen=True)
 class Program:
     """A module and its origin. `envelope` is what its format needs to write it again, e.g. a `jax.export.Exported`; `calling` is
@@ -107,7 +109,8 @@ class Format:
     the mesh dialect as another version spells it, and can only say mesh IR. `read_sized`, where shapes may be symbolic, reads
     a program with these sizes of its symbols. `wording` puts diagnostics of the mesh dialect into the spelling's own terms.
     Where programs also exist as Python values, `holds` recognises one, `unpack(value, arguments, named, platform, context)` opens
-    it (a function is traced with these arguments, for that platform), and `pack` makes the format's own kind of value.
+    it (a function is traced with these arguments, for that platform), `pack` makes the format's own kind of value, and `dump`
+    gives the content of a file with such a value, also of one with symbolic shapes.
     `for_platform`, where one program may be for several platforms, makes one for a single platform of it.
     """
 
@@ -122,6 +125,7 @@ class Format:
     holds: Callable[[object], bool] = field(default=lambda value: False)
     unpack: Callable[[object, Sequence[Any], Mapping[str, Any], str | None, ir.Context], Program] | None = None
     pack: Callable[[Program], object] | None = None
+    dump: Callable[[object], bytes] | None = None
     for_platform: Callable[[Program, str], Program] | None = None
     wording: Callable[[str], str] = field(default=lambda diagnostics: diagnostics)
 
@@ -218,6 +222,8 @@ TEXT = Format(
     write=lambda program: assembly.write(program.module).encode(),
     suffixes=(".mlir",),
 )
+
+_TEXT_WITH_LOCATIONS = replace(TEXT, write=lambda program: assembly.write(program.module, debuginfo=True).encode())
 
 BYTECODE = Format(
     name="bytecode",
@@ -376,6 +382,19 @@ def choose(program: Program, filename: str) -> Program:
     """`program` in the format that the output's name asks for, or in its own."""
     requested = by_suffix(filename)
     return program if requested is None else replace(program, format=requested)
+
+
+def with_locations(program: Program) -> Program:
+    """`program` in a format that keeps the paths of arguments, source lines and name stacks: text drops them unless asked."""
+    return replace(program, format=_TEXT_WITH_LOCATIONS) if program.format is TEXT else program
+
+
+def dumped(value: object) -> bytes:
+    """The content of a file with a Python value that holds a program. Raises MeshError for one that no format writes."""
+    for candidate in formats().values():
+        if candidate.dump is not None and candidate.holds(value):
+            return candidate.dump(value)
+    raise MeshError(f"error: no format writes {type(value).__name__}")
 
 
 def by_suffix(filename: str) -> Format | None:

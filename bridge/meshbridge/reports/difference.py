@@ -23,6 +23,7 @@ from meshbridge.read.formats import copy_module
 from meshbridge.reports.changes import SIDES, spec_of
 from meshbridge.reports.difference_table import difference_table
 from meshbridge.reports.report import Report, ShardedArray, partition_and_report
+from meshbridge.text import Tabular, public, size_text
 
 SCHEMA = 1
 """Version of the JSON; it grows when a key changes its meaning or goes."""
@@ -117,8 +118,9 @@ class Total:
     second: float | None
 
 
-@dataclass(frozen=True)
-class Difference:
+@public
+@dataclass(frozen=True, repr=False)
+class Difference(Tabular):
     """How two plans of one program differ."""
 
     first: Report
@@ -135,6 +137,14 @@ class Difference:
     def is_empty(self) -> bool:
         """True if the two plans shard and send the same."""
         return not (self.resharded or self.changes)
+
+    @property
+    def headline(self) -> str:
+        """What both plans send."""
+        if self.is_empty:
+            return "the plans shard and send the same"
+        first, second = (size_text(report.wire_bytes) for report in (self.first, self.second))
+        return f"a device sends {first} by the first plan, {second} by the second"
 
     def remarks(self) -> tuple[str, ...]:
         """What to know before comparing the plans, one sentence each."""

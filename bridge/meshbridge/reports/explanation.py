@@ -36,13 +36,14 @@ from meshbridge.reports.difference import Difference, came_partitioned, differen
 from meshbridge.reports.explanation_table import explanation_table
 from meshbridge.reports.families import Family, FamilyMember, Split, families
 from meshbridge.reports.report import Report, partition_and_report
+from meshbridge.text import Tabular, counted, public
 
 SCHEMA = 1
 """Version of the JSON; it grows when a key changes its meaning or goes."""
 
 TRIES = 16
-"""How many alternatives are tried by default, each by one partitioning. Not measured: an array of three dimensions has fewer on a
-mesh of two axes."""
+"""How many alternatives are tried by default for each match, each by one partitioning. Not measured: an array of three dimensions
+has fewer on a mesh of two axes."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,9 @@ class Explained:
     "How many more alternatives differ by one axis."
 
 
-@dataclass(frozen=True)
-class Explanation:
+@public
+@dataclass(frozen=True, repr=False)
+class Explanation(Tabular):
     """Why the arguments and results of a program are sharded as they are."""
 
     report: Report
@@ -120,6 +122,12 @@ class Explanation:
     def tried(self) -> int:
         """How many alternatives were tried."""
         return sum(len(explained.others) for explained in self.explained)
+
+    @property
+    def headline(self) -> str:
+        """How much is explained."""
+        shared = f"{counted(len(self.explained), 'sharding')} of arguments and results explained"
+        return f"{shared}, {counted(self.tried, 'alternative')} tried"
 
     def remarks(self) -> tuple[str, ...]:
         """Remarks on the explanation, one sentence each."""
@@ -165,8 +173,8 @@ def partition_and_explain(
     on_stage: OnStage | None = None,
 ) -> Explanation:
     """Partitions `module`, and explains the shardings of the arguments and results whose paths match one of `patterns`; of all
-    if there are none. At most `tries` alternatives are tried. Arrays of one family are explained and changed together, unless
-    `alone`.
+    if there are none. At most `tries` alternatives are tried for each match; without patterns, for all arrays together. Arrays of
+    one family are one match: they are explained and changed together, unless `alone`.
 
     Raises MeshError like `partition_and_report`, for a pattern without a match, for negative `tries`, and for a program that came
     partitioned.
@@ -182,7 +190,9 @@ def partition_and_explain(
     explained_families = [Family((leaf,)) for leaf in leaves] if alone else families(leaves)
     explained_families = [family for family in explained_families if not matched.isdisjoint(family.leaves)]
     possible = {family: [] if mesh is None or mesh.size == 1 else changes_of(family, main, mesh) for family in explained_families}
-    chosen = set(most_promising((exposed_bytes(family, exposed), possible[family]) for family in explained_families)[:tries])
+    ranked = [(exposed_bytes(family, exposed), possible[family]) for family in explained_families]
+    of_each = [[one] for one in ranked] if patterns else [ranked]
+    chosen = {change for together in of_each for change in most_promising(together)[:tries]}
     explained = []
     for family in explained_families:
         changes = [change for change in possible[family] if change in chosen]

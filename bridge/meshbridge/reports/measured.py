@@ -12,7 +12,7 @@ from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read.formats import copy_module
 from meshbridge.reports.report import Report, partition_and_report
-from meshbridge.text import size_text, table, time_text
+from meshbridge.text import Tabular, public, size_text, table, time_text
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,18 @@ class Metrics:
             yield "predicted step", self.seconds, time_text(self.seconds)
 
 
-@dataclass(frozen=True)
-class Measured:
+@public
+@dataclass(frozen=True, repr=False)
+class Measured(Tabular):
     """The metrics of a program before and after mutations."""
 
     before: Metrics
     after: Metrics
+
+    @property
+    def headline(self) -> str:
+        """What a device sends before and after."""
+        return f"a device sends {size_text(self.before.wire_bytes)} before, {size_text(self.after.wire_bytes)} after"
 
     def table(self) -> str:
         """Both side by side, as text."""

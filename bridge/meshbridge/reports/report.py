@@ -27,6 +27,7 @@ from meshbridge.machines.target import Target
 from meshbridge.partitioning import partition_module
 from meshbridge.pipeline import DEFAULTS, OnStage, Options, Timing
 from meshbridge.reports.tables import By, remarks_on, report_table
+from meshbridge.text import Tabular, counted, public, size_text, time_text
 
 SCHEMA = 1
 """Version of the JSON; it grows when a key changes its meaning or goes."""
@@ -87,8 +88,9 @@ class Suggestion:
     peak_bytes: float
 
 
-@dataclass(frozen=True)
-class Report(Communication):
+@public
+@dataclass(frozen=True, repr=False)
+class Report(Tabular, Communication):
     """The report of a partitioned program. Bytes and operations are those of one device and one run, which takes the most
     expensive branches: those that send most for bytes, those that compute most for work."""
 
@@ -124,6 +126,12 @@ class Report(Communication):
     "Changes of the program, the best first, if they were requested."
     tried: int = 0
     "How many changes were tried for the suggestions."
+
+    @property
+    def headline(self) -> str:
+        """What a device sends in one step and in how many collectives, and the predicted step."""
+        sent = f"{size_text(self.wire_bytes)} on the wire per device and step, in {counted(self.executions, 'collective')}"
+        return sent if self.step is None else f"{sent}; a step of {time_text(self.step.seconds)} on {self.step.target.text}"
 
     @property
     def modules(self) -> ModuleTraffic:

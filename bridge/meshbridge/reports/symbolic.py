@@ -34,7 +34,7 @@ from meshbridge.ir.passes import Analyses
 from meshbridge.ir.sharding import MAX_DEVICES, Mesh
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read.formats import Program
-from meshbridge.text import joined, table
+from meshbridge.text import Tabular, joined, public, table
 
 Read = Callable[[Mapping[str, int]], Program]
 """Returns the program at sizes of its symbolic dimensions. Raises MeshError for impossible sizes."""
@@ -62,8 +62,9 @@ class Formula:
     "A sympy expression."
 
 
-@dataclass(frozen=True)
-class Formulas:
+@public
+@dataclass(frozen=True, repr=False)
+class Formulas(Tabular):
     """The communication of one plan. Expressions are sympy's; symbols have the names of dimensions and axes."""
 
     collectives: tuple[Formula, ...]
@@ -80,6 +81,11 @@ class Formulas:
     def wire_bytes(self) -> Any:
         """The wire bytes of all collectives, of one device and one run."""
         return _pretty(sum((row.wire_bytes for row in self.collectives), _sympy().Integer(0)))
+
+    @property
+    def headline(self) -> str:
+        """The wire bytes."""
+        return f"{self.wire_bytes} bytes on the wire per device and step"
 
     def by_kind(self) -> dict[str, Any]:
         """The wire bytes of each kind of collective."""

@@ -49,12 +49,6 @@ def own_device(devices: Sequence[Any]) -> Any:
     return next(device for device in devices if device.process_index == jax.process_index())
 
 
-def digest(module: ir.Module) -> str:
-    """A hash of a program's text without source locations, which differ between processes in different folders."""
-    text = module.operation.get_asm(enable_debug_info=False)
-    return hashlib.blake2b(str(text).encode(), digest_size=16).hexdigest()
-
-
 def signature(module: ir.Module) -> str:
     """The types of a program's arguments and results, as they are before it is partitioned."""
     return str(mlir.function_type(mlir.main_function(module)))
@@ -85,7 +79,7 @@ class Agreement:
         if not _shared(used):
             return
         own_facts = {name: str(value) for name, value in facts.items()} | {"devices": str([device.id for device in used])}
-        _Meeting(of(used)).meet(own_facts | _versions() | ({} if plan is None else {"plan": digest(plan)}))
+        _Meeting(of(used)).meet(own_facts | _versions() | ({} if plan is None else {"plan": mlir.digest(plan)}))
 
 
 def _shared(devices: Sequence[Any]) -> bool:

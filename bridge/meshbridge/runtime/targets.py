@@ -7,6 +7,8 @@ their process: compile for a target in a separate process with `environment`.
 from __future__ import annotations
 
 import importlib.util
+import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -51,6 +53,12 @@ def _is_there(module: str) -> bool:
 def environment(target: Target) -> dict[str, str]:
     """The environment of a process that compiles for `target`, to be set before it imports JAX."""
     return {"JAX_PLATFORMS": "cpu"} | _ENVIRONMENT[target.machine.platform]
+
+
+def virtual_devices(count: int) -> dict[str, str]:
+    """The environment of a process with that many virtual CPU devices, to be set before it imports JAX."""
+    flags = re.sub(r"--xla_force_host_platform_device_count=\S*", "", os.environ.get("XLA_FLAGS", ""))
+    return {"XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={count}".strip(), "JAX_PLATFORMS": "cpu"}
 
 
 def devices(target: Target) -> tuple[Any, ...]:

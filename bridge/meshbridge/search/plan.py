@@ -15,7 +15,7 @@ from meshbridge.reports.report import sharded_arrays
 from meshbridge.search.boundary import named_text, partition_spec
 from meshbridge.search.constraints import Constraint
 from meshbridge.search.mesh_search import SearchResult
-from meshbridge.text import joined, size_text, table, time_text
+from meshbridge.text import Tabular, joined, public, size_text, table, time_text
 
 if TYPE_CHECKING:
     from jax.sharding import PartitionSpec
@@ -43,8 +43,9 @@ class Leaf:
         return named_text(self.sharding)
 
 
-@dataclass(frozen=True)
-class SearchedPlan:
+@public
+@dataclass(frozen=True, repr=False)
+class SearchedPlan(Tabular):
     """The fastest plan of a search. Seconds are those of a predicted step, bytes those of a device."""
 
     mesh: Mapping[str, int]
@@ -84,6 +85,15 @@ class SearchedPlan:
         return pack(self.program)
 
     @property
+    def headline(self) -> str:
+        """The mesh and the predicted step."""
+        return f"mesh {self._mesh_text} on {self.machine}: a step of {time_text(self.seconds)}"
+
+    @property
+    def _mesh_text(self) -> str:
+        return ", ".join(f"{name}={size}" for name, size in self.mesh.items())
+
+    @property
     def gap(self) -> float:
         """The most that another plan could save, as a fraction of the step."""
         return max(0.0, 1 - self.bound_seconds / self.seconds) if self.seconds else 0.0
@@ -119,7 +129,6 @@ class SearchedPlan:
         """The shardings and the prediction, as text."""
         rows = [("", "shape", "sharding")]
         rows += [(leaf.name, _type(leaf), leaf.text) for leaf in (*self.arguments, *self.results)]
-        axes = ", ".join(f"{name}={size}" for name, size in self.mesh.items())
         lines = [
             *table(rows, left={0, 1, 2}).splitlines(),
             *self._constraint_lines(),
@@ -128,8 +137,8 @@ class SearchedPlan:
         divided = [self.divided] if self.divided else []
         return joined(
             (
-                f"mesh {axes} on {self.machine}: a step of {time_text(self.seconds)}, of which {time_text(self.exposed_seconds)} "
-                f"wait for communication; {size_text(self.wire_bytes)} sent and {size_text(self.peak_bytes)} needed by a device",
+                f"{self.headline}, of which {time_text(self.exposed_seconds)} wait for communication; "
+                f"{size_text(self.wire_bytes)} sent and {size_text(self.peak_bytes)} needed by a device",
                 f"by prices no plan takes less than {time_text(self.bound_seconds)}, a gap of {self.gap:.1%}; {self.tried} tried",
                 *divided,
                 "",

@@ -138,16 +138,13 @@ def _annotated(module: ir.Module, mesh: Mesh | None, request: SearchRequest) -> 
         is_sharded = own is not None and own.size > 1
         if not (request.keeps and is_sharded):  # on one device, nothing is sharded
             reannotate.drop(_written(module))
+            _erase_unnamed_meshes(module, own if is_sharded else None)
         if mesh is None and not is_sharded:
             raise MeshError("error: the program names no mesh to search on: name one, as in 16x16 or data=4,model=2")
         if mesh is not None and is_sharded and own is not None and mesh.named_axes != own.named_axes:
             axes_text = ", ".join(f"{name}={size}" for name, size in own.named_axes)
             raise MeshError(f"error: the program is sharded on the mesh {axes_text} already, expected no other")
         if mesh is not None and not is_sharded:
-            named = named_meshes(walk_all(module))
-            for mesh_op in mesh_ops(module.body):
-                if mesh_op.value.name not in named:
-                    mesh_op.operation.erase()
             mesh_names = {mesh_op.value.name for mesh_op in mesh_ops(module.body)}
             name = next(name for name in chain(("mesh",), map("mesh_{}".format, count())) if name not in mesh_names)
             make.mesh(replace(mesh, name=name), at=Builder(ir.Location.unknown(), ir.InsertionPoint.at_block_begin(module.body)))
@@ -157,6 +154,14 @@ def _annotated(module: ir.Module, mesh: Mesh | None, request: SearchRequest) -> 
         fix(module, used, request.fixed)
         refuse_unused(module, used, request.data_axes)
     return module, used
+
+
+def _erase_unnamed_meshes(module: ir.Module, kept: Mesh | None) -> None:
+    """Erases the meshes that nothing names, such as JAX's for arguments without a sharding, except for the one to search on."""
+    named = named_meshes(walk_all(module))
+    for mesh_op in mesh_ops(module.body):
+        if mesh_op.value.name not in named and mesh_op.value != kept:
+            mesh_op.operation.erase()
 
 
 def _written(module: ir.Module) -> list[ir.Operation]:

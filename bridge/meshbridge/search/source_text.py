@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import linecache
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
+from meshbridge.ir import cells
 from meshbridge.ir.locations import SourceLocation
 from meshbridge.ir.mlir import ir
 
@@ -28,11 +29,11 @@ class SourceExpression(NamedTuple):
 
 def expression_at(location: ir.Location, line: SourceLocation) -> SourceExpression:
     """The expression that begins at a `line` which the location names."""
-    text = str(location)
-    match = re.search(_RANGE.format(re.escape(line.file), line.line, line.column), text)
+    text, file = str(location), cells.file_of(line.file)
+    match = re.search(_RANGE.format(re.escape(file), line.line, line.column), text)
     end = match[1] if match is not None else None
     column = match[2] if match is not None else None
-    return SourceExpression(line.file, line.line, line.column, int(end or line.line), int(column) if column else -1)
+    return SourceExpression(file, line.line, line.column, int(end or line.line), int(column) if column else -1)
 
 
 def constrained_text(at: SourceExpression, spec: str, otherwise: str) -> str:
@@ -78,7 +79,7 @@ def _names(tree: ast.Module) -> dict[tuple[int, int, int | None, int | None], st
 @lru_cache(maxsize=64)
 def _parsed(file: str) -> tuple[str, ast.Module | None]:
     try:
-        source = Path(file).read_text()
+        source = "".join(linecache.getlines(file))  # which also has the cells of a notebook
         return source, ast.parse(source)
-    except (OSError, SyntaxError, ValueError):  # the program was made elsewhere, or in a notebook
+    except (SyntaxError, ValueError):  # the file is not the one that was traced
         return "", None

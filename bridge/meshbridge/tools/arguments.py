@@ -15,6 +15,7 @@ from meshbridge.machines.machine import OptionValue
 from meshbridge.machines.target import EXAMPLES, Target, parse, parse_layout
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
+from meshbridge.runtime import targets
 from meshbridge.tools import console
 
 DEVICES = 8
@@ -189,6 +190,4 @@ def read_for_cpu(options: argparse.Namespace) -> Program:
 
 def make_devices(count: int) -> None:
     """Asks XLA for `count` virtual CPU devices, before JAX first looks for devices."""
-    flags = re.sub(r"--xla_force_host_platform_device_count=\S*", "", os.environ.get("XLA_FLAGS", ""))
-    os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={count}".strip()
-    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ.update(targets.virtual_devices(count))

@@ -33,7 +33,7 @@ from meshbridge.tools import (
     search_command,
     verify_command,
 )
-from meshbridge.tools.reshard import run as plan_text
+from meshbridge.tools.reshard import reshard as plan_between
 
 TOLERANCE = 1e-4
 """Relative difference that `run --check` allows: the programs of the README differ by at most 3e-6, in float32."""
@@ -298,7 +298,19 @@ def run(options: argparse.Namespace) -> int:
         files.about(files.display_name(options.input), program.format.wording),
         inputs.for_module(program, options.inputs) as options.inputs,
     ):
-        return trial.run(arguments.local_program(program, options).module, options)
+        module = arguments.local_program(program, options).module
+        arrays = None if options.inputs is None else trial.load_arrays(options.inputs)
+
+        def show(ran: trial.RunResult) -> None:
+            console.say(ran.table())
+            if options.outputs is not None:
+                trial.save_arrays(options.outputs, [result.value for result in ran.results])
+
+        ran = trial.run(module, arrays, seed=options.seed, check=options.check, on_results=show, quiet=options.quiet)
+        if options.check:
+            console.say(ran.error_text)
+            ran.require(options.tolerance)
+    return 0
 
 
 def convert(options: argparse.Namespace) -> int:
@@ -419,7 +431,8 @@ def reshard(options: argparse.Namespace) -> int:
     if options.run:
         arguments.make_devices(parse_mesh(options.mesh).size)
     costs = PlanOptions(alpha=options.alpha, beta=options.beta, exact=exact)
-    console.say(plan_text(options.shape, options.mesh, options.source, options.target, options.run, options.json, costs))
+    planned = plan_between(options.shape, options.mesh, options.source, options.target, costs, run=options.run)
+    console.say(planned.to_json() if options.json else planned.table())
     return 0
 
 

@@ -117,10 +117,7 @@ def compare(options: argparse.Namespace) -> int:
         )
     if options.html is not None and not comparison.figures[OURS].error:
         _write_page(options, program, machine, text.versus(comparison))
-    if options.json:
-        console.say(text.as_json(comparison))
-    else:
-        text.print_table(comparison)
+    console.say(comparison.to_json() if options.json else comparison.table())
     return 1 if comparison.figures[OURS].error else 0
 
 
@@ -151,10 +148,7 @@ def _compare_for_targets(options: argparse.Namespace) -> int:
     if options.json:
         console.say(text.targets_as_json(comparisons))
     else:
-        for index, comparison in enumerate(comparisons):
-            if index:
-                console.say()
-            text.print_target_table(comparison)
+        console.say("\n\n".join(comparison.table() for comparison in comparisons))
     return 1 if any(comparison.figures[OURS].error for comparison in comparisons) else 0
 
 

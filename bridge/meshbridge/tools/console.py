@@ -11,9 +11,9 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from meshbridge import __version__
 from meshbridge.ir.errors import MeshError, ShardingWarning
 from meshbridge.ir.garbage import rare_collections
 from meshbridge.text import visible
@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_version(self) -> None:
         """Adds `--version`."""
-        self.add_argument("--version", action="version", version=f"meshbridge {__version__}", help="print the version")
+        self.add_argument("--version", action="version", version=f"meshbridge {version('meshbridge')}", help="print the version")
 
     def add_completion(self, flags: Mapping[str, str] | None = None) -> None:
         """Adds `--print-completion`; `flags` are further flags and their help."""

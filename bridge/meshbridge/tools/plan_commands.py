@@ -27,7 +27,10 @@ def add_explain(parser: console.Parser) -> None:
     parser.mix()
     help_ = "paths of arguments and results, or patterns, e.g. params/**/kernel (default: all)"
     parser.add_argument("paths", nargs="*", metavar="ARGUMENT", help=help_)
-    help_ = f"how many other shardings to try, each by partitioning the program again (default: {TRIES})"
+    help_ = (
+        "how many other shardings to try for each match of ARGUMENT, or in all without one, each by partitioning the program "
+        f"again (default: {TRIES})"
+    )
     parser.add_argument("--tries", type=_tries, default=TRIES, metavar="N", help=help_)
     parser.add_argument("--alone", action="store_true", help="change each array alone, not with those that are sharded with it")
     parser.add_argument("--json", action="store_true", help="for programs instead of people")

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-import meshbridge
+from meshbridge import api
 from meshbridge.ir.mlir import MeshError
 from meshbridge.reports import Report
 from meshbridge.text import size_text, table
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
         raise MeshError(f"meshbridge run-script: error: {options.script}: expected a Python script, found no such file")
     console.refuse_outputs("meshbridge run-script", {"--report": options.report})
     chosen = {name: value for name in ("machine", "memory_limit") if (value := getattr(options, name)) is not None}
-    with meshbridge.patch(**chosen) as planned:
+    with api.patch(**chosen) as planned:
         status = _status(script, options.arguments)
     _print_reports(planned, options.report)
     return status

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
+import json
 import os
+import tempfile
 import zipfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,7 +24,8 @@ from meshbridge.legalize.strip_shardings import find_per_device
 from meshbridge.read import files
 from meshbridge.runtime import pjrt, reference
 from meshbridge.runtime.pjrt import ShardedPort
-from meshbridge.tools import console, progress
+from meshbridge.text import Tabular, counted, joined, public
+from meshbridge.tools import progress
 
 INTEGERS = 8
 """The bound of random integers, which are often indices and must be in range."""
@@ -41,25 +45,130 @@ class NumericError:
     relative: float
 
 
+@dataclass(frozen=True)
+class ResultOfRun:
+    """A result of a run."""
+
+    name: str
+    "Its path in the tree that the function returns, else its number."
+    element_type: str
+    sharding: jax.sharding.PartitionSpec
+    value: np.ndarray[Any, Any]
+    "On all devices."
+    error: NumericError | None = None
+    "From the reference, if there is one."
+
+
+@public
+@dataclass(frozen=True, repr=False)
+class RunResult(Tabular):
+    """The results of a run, in order; `reference` is the run that they are compared with, if they are."""
+
+    results: tuple[ResultOfRun, ...]
+    reference: str = ""
+
+    @property
+    def error(self) -> NumericError | None:
+        """The largest absolute and the largest relative difference of a result from the reference; None without one."""
+        errors = [result.error for result in self.results if result.error is not None]
+        return _largest(errors) if self.reference else None
+
+    @property
+    def headline(self) -> str:
+        """How many results there are, and how far they are from the reference."""
+        results = counted(len(self.results), "result")
+        return results if self.error is None else f"{results}; {self.error_text}"
+
+    def table(self) -> str:
+        """A line for each result, with its sharding and its sum, and the largest difference from the reference."""
+        lines = [
+            f"{result.name}: {result.element_type}{list(result.value.shape)} {result.sharding} {_summary(result.value)}"
+            for result in self.results
+        ]
+        return joined([*lines, *([self.error_text] if self.error is not None else [])])
+
+    @property
+    def error_text(self) -> str:
+        """The largest difference from the reference in words; empty without one."""
+        if self.error is None:
+            return ""
+        difference = f"absolute {self.error.absolute:.3g}, relative {self.error.relative:.3g}"
+        return f"largest difference from {self.reference}: {difference}"
+
+    def to_json(self) -> str:
+        """The lines of the table as JSON, without values."""
+        results = [
+            {
+                "name": result.name,
+                "element_type": result.element_type,
+                "shape": result.value.shape,
+                "sharding": str(result.sharding),
+                "error": None if result.error is None else asdict(result.error),
+            }
+            for result in self.results
+        ]
+        return json.dumps({"reference": self.reference, "results": results}, indent=2)
+
+    def require(self, tolerance: float) -> None:
+        """Raises MeshError if a result differs by more, relative to the largest magnitude of the reference."""
+        if self.error is not None and self.error.relative > tolerance:
+            name, largest = max(
+                ((result.name, result.error.relative) for result in self.results if result.error is not None),
+                key=lambda entry: entry[1],
+            )
+            raise MeshError(f"error: {name} differs by {largest:.3g} relative, expected at most {tolerance:.3g}")
+
+
 _COMPILING, _RUNNING, _CHECKING = "partitioning and compiling", "running", "checking"
 
 
-def run(module: ir.Module, options: argparse.Namespace) -> int:
-    """The body of `meshbridge run`; see `commands` for the options. Returns the exit status.
+def run(
+    module: ir.Module,
+    inputs: Sequence[Any] | None = None,
+    *,
+    seed: int = 0,
+    check: bool = False,
+    on_results: Callable[[RunResult], None] | None = None,
+    quiet: bool = True,
+) -> RunResult:
+    """Runs a program on `inputs`, or on random ones from `seed`, on JAX's devices. With `check`, compares the results with those
+    of the unsharded program on one device, or, for a program with per-device code, of XLA's partitioner. `on_results` is called
+    before that, which may need more memory than there is. Shows progress on a terminal unless `quiet`.
 
     Raises MeshError.
     """
-    with progress.shown((_COMPILING, _RUNNING), quiet=options.quiet) as steps:
+    with progress.shown((_COMPILING, _RUNNING), quiet=quiet) as steps:
         executable = api.compile(module)
         steps.done(_COMPILING)
-        inputs = random_inputs(executable.inputs, options.seed) if options.inputs is None else load_arrays(options.inputs)
+        ports = executable.inputs
+        arrays = random_inputs(ports, seed) if inputs is None else typed(ports, inputs)
         # Donated arguments are gone after a run; the reference runs on the numpy arrays.
-        results = [pjrt.whole(result) for result in executable(*inputs)]
-    for name, port, result in zip(_names(module), executable.outputs, results, strict=True):
-        console.say(f"{name}: {port.dtype.name}{list(port.shape)} {port.spec(executable.mesh)} {_summary(result)}")
-    if options.outputs is not None:
-        save_arrays(options.outputs, results)
-    return _check(module, inputs, results, options) if options.check else 0
+        values = [pjrt.whole(result) for result in executable(*arrays)]
+    ran = RunResult(
+        tuple(
+            ResultOfRun(name, port.dtype.name, port.spec(executable.mesh), value)
+            for name, port, value in zip(_names(module), executable.outputs, values, strict=True)
+        )
+    )
+    if on_results is not None:
+        on_results(ran)
+    if not check:
+        return ran
+    with progress.shown((_CHECKING,), quiet=quiet):
+        reference, wanted = _references(module, arrays, None if inputs is None else arrays, seed)
+    pairs = zip(ran.results, wanted, strict=True)
+    return RunResult(tuple(replace(result, error=compare(result.value, value)) for result, value in pairs), reference)
+
+
+def typed(ports: Sequence[ShardedPort], arrays: Sequence[Any]) -> list[Any]:
+    """The arrays with the types of these arguments, where an archive has lost them: numpy writes a bfloat16 as two bytes."""
+    return (
+        [
+            array.view(port.dtype) if isinstance(array, np.ndarray) and array.dtype == f"V{port.dtype.itemsize}" else array
+            for port, array in zip(ports, arrays, strict=False)  # the executable says how many it takes
+        ]
+        + list(arrays[len(ports) :])
+    )
 
 
 def _names(module: ir.Module) -> list[str]:
@@ -154,29 +263,35 @@ def worst(results: Sequence[np.ndarray[Any, Any]], references: Sequence[np.ndarr
     """The largest absolute and the largest relative difference of several results; infinite if their numbers differ."""
     if len(results) != len(references):
         return NumericError(np.inf, np.inf)
-    errors = [compare(*pair) for pair in zip(results, references, strict=True)]
+    return _largest([compare(*pair) for pair in zip(results, references, strict=True)])
+
+
+def _largest(errors: Sequence[NumericError]) -> NumericError:
     absolute = max((difference.absolute for difference in errors), default=0.0)
     return NumericError(absolute, max((difference.relative for difference in errors), default=0.0))
 
 
-def _check(module: ir.Module, inputs: Sequence[Any], results: Sequence[np.ndarray[Any, Any]], options: argparse.Namespace) -> int:
-    with progress.shown((_CHECKING,), quiet=options.quiet):
-        who, references = _references(module, inputs, options)
-    difference = worst(results, references)
-    console.say(f"largest difference from {who}: absolute {difference.absolute:.3g}, relative {difference.relative:.3g}")
-    if difference.relative > options.tolerance:
-        errors = [compare(*pair).relative for pair in zip(results, references, strict=True)]
-        differs = f"{_names(module)[errors.index(max(errors))]} differs by {max(errors):.3g} relative"
-        raise MeshError(f"error: {differs}, expected at most {options.tolerance:.3g}")
-    return 0
-
-
-def _references(module: ir.Module, inputs: Sequence[Any], options: argparse.Namespace) -> tuple[str, list[np.ndarray[Any, Any]]]:
+def _references(
+    module: ir.Module, inputs: Sequence[Any], given: Sequence[Any] | None, seed: int
+) -> tuple[str, list[np.ndarray[Any, Any]]]:
     """The reference in words, and its results. A program with per-device code has no unsharded form; XLA's partitioner runs it on
-    the same devices."""
+    the same devices, on the `given` inputs, or on those that `seed` draws."""
     from meshbridge.tools.compare import command  # which imports this module
 
     if is_partitioned(module) or find_per_device(module) is None:
         return "the unsharded run", reference.unsharded(module, inputs)
-    partitioner, results = command.peer_results(module, seed=options.seed, inputs=options.inputs or "")
+    with archived(given) as archive:
+        partitioner, results = command.peer_results(module, seed=seed, inputs=archive)
     return f"the run that {partitioner} partitions", results
+
+
+@contextmanager
+def archived(arrays: Sequence[Any] | None) -> Iterator[str]:
+    """The path of an archive of the arrays, while it is needed; empty without arrays."""
+    if arrays is None:
+        yield ""
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "inputs.npz")
+        save_arrays(path, [np.asarray(array) for array in arrays])
+        yield path

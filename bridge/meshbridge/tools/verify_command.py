@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from dataclasses import asdict
 
 from meshbridge import partitioning
 from meshbridge.dialect.module_mesh import is_partitioned
-from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
-from meshbridge.ir.passes import Pass
 from meshbridge.lowering.local_program import annotate_local_program, shardings_between, speaks_of_devices
 from meshbridge.read import files, formats
-from meshbridge.tools import arguments, console, progress
-from meshbridge.verify.trace import Parting
-from meshbridge.verify.verdict import MEMORY, ResultDifference, Verdict, verify
+from meshbridge.tools import arguments, console, pass_verdicts, progress
+from meshbridge.verify.verdict import MEMORY, Verdict, verify
 
 
 def add_options(parser: console.Parser) -> None:
@@ -56,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         steps.done(_PARTITIONING)
         with files.about(files.display_name(options.partitioned or options.input)):
             verdict = verify(source, partitioned, seed=options.seed, memory=options.memory)
-    _print(verdict, options.json)
+    console.say(verdict.to_json() if options.json else verdict.table())
     return 0 if verdict.equal else 1
 
 
@@ -85,64 +79,13 @@ def _read_partitioned(source: ir.Module, options: argparse.Namespace) -> ir.Modu
 
 def _after_each_pass(source: ir.Module, options: argparse.Namespace) -> int:
     """Partitions, and verifies after each pass that changes the program, up to the first that changes its meaning."""
-    module, last_text = formats.copy_module(source), [mlir.to_bytecode(source)]
-    passes: list[dict[str, object]] = []
 
-    def check(step: Pass, changed: ir.Module) -> None:
-        if passes and not passes[-1]["equal"]:
-            return
-        text = mlir.to_bytecode(changed)
-        if text == last_text[0]:
-            return
-        last_text[0] = text
-        verdict = verify(source, changed, seed=options.seed, memory=options.memory)
-        passes.append({"pass": step.name, **_as_json(verdict)})
+    def show(name: str, verdict: Verdict) -> None:
         if not options.json:
-            console.say(f"{step.name}: {'equal' if verdict.equal else 'changes the meaning'}")
-            if not verdict.equal:
-                _print(verdict, False)
+            console.say(pass_verdicts.text(name, verdict))
 
     with files.about(files.display_name(options.input)):
-        partitioning.partition_module(module, on_pass=check)
-    equal = all(entry["equal"] for entry in passes)
+        verdicts = pass_verdicts.verify_passes(source, seed=options.seed, memory=options.memory, on_verdict=show)
     if options.json:
-        console.say(json.dumps({"equal": equal, "passes": passes}, indent=2))
-    return 0 if equal else 1
-
-
-def _as_json(verdict: Verdict) -> dict[str, object]:
-    return {"equal": verdict.equal, **asdict(verdict)}
-
-
-def _print(verdict: Verdict, as_json: bool) -> None:
-    if as_json:
-        console.say(json.dumps(_as_json(verdict), indent=2))
-    elif verdict.equal:
-        console.say(f"equal: all results agree over the fields of {' and '.join(map(str, verdict.primes))} elements")
-        console.say(f"  runs: {'; '.join(verdict.kinds)}")
-    else:
-        sys.stdout.flush()
-        for difference in verdict.differences:
-            console.say(_difference_text(difference))
-        if verdict.parting is not None:
-            console.say(_parting_text(verdict.parting))
-
-
-def _parting_text(parting: Parting) -> str:
-    devices = ", ".join(map(str, parting.devices))
-    text = f"{parting.location}: the first value that differs is result {parting.result} of '{parting.op}'"
-    if parting.devices:
-        text += f": on device {devices}, there first in element [{', '.join(map(str, parting.element))}] of the shard"
-    return text + _cause_text(parting.cause)
-
-
-def _cause_text(cause: str) -> str:
-    return f"\n  plausible cause: {cause}" if cause else ""
-
-
-def _difference_text(difference: ResultDifference) -> str:
-    if difference.contradiction:
-        return f"different: {difference.contradiction}{_cause_text(difference.cause)}"
-    place = f"[{', '.join(map(str, difference.first))}]"
-    extent = f"result {difference.result} in {difference.elements} of {difference.of} elements, the first at {place}"
-    return f"different: {extent}{_cause_text(difference.cause)}"
+        console.say(verdicts.to_json())
+    return 0 if verdicts.equal else 1

@@ -22,6 +22,7 @@ from meshbridge.verify import (
     mesh_ops,
     movement,
     ordering,
+    ragged,
     random_bits,
     reductions,
     scalars,
@@ -46,7 +47,7 @@ from meshbridge.verify.narrow_bits import as_its_type
 
 FAMILIES = (
     *(calls, collectives, constants, contractions, control, elementwise, indexing),
-    *(manual, mesh_ops, movement, legacy_ops, ordering, random_bits, reductions, scalars, windows),
+    *(manual, mesh_ops, movement, legacy_ops, ordering, ragged, random_bits, reductions, scalars, windows),
 )
 """The modules that define rules; importing them fills `machine.RULES`."""
 

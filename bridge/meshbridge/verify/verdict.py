@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from meshbridge.ir.mlir import ir
+from meshbridge.text import Tabular, public
+from meshbridge.verify import verdict_text
 from meshbridge.verify.causes import Case, explain_any
 from meshbridge.verify.extended import differs, extended
 from meshbridge.verify.field import PRIMES, Array, Field, word
@@ -27,6 +31,7 @@ OTHER_PADDING = "otherwise "
 
 RANDOM = "random"
 SMALL_NUMBERS = "small numbers"
+POSITIONS = "large positions"
 ALL = "masks all true"
 LINES = "infinities and NaN, masks by rows"
 NONE = "infinities and NaN, masks all false"
@@ -49,20 +54,53 @@ class ResultDifference:
     cause: str = ""
 
 
-@dataclass(frozen=True)
-class Verdict:
+@public
+@dataclass(frozen=True, repr=False)
+class Verdict(Tabular):
     """`differences` of the first run that has any; empty if the programs are equal. `primes` and `kinds` of the runs.
 
-    `parting` is the first value that differs, if the programs' source locations tell."""
+    `parting` is the first value that differs, if the programs' source locations tell. `masked`: some arguments are masks."""
 
     differences: tuple[ResultDifference, ...]
     primes: tuple[int, ...]
     parting: Parting | None = None
     kinds: tuple[str, ...] = ()
+    masked: bool = False
 
     @property
     def equal(self) -> bool:
+        """Whether no result differs."""
         return not self.differences
+
+    @property
+    def uniform_primes(self) -> tuple[int, ...]:
+        """The primes of the runs in which each number is any element of the field with equal probability, and each mask true or
+        false."""
+        uniform = (RANDOM,) if self.masked else (RANDOM, ALL)
+        return tuple(prime for prime, kind in zip(self.primes, self.kinds, strict=True) if kind in uniform)
+
+    @property
+    def chance(self) -> float:
+        """The highest probability that a result which differs by a polynomial of degree 1 agrees in all runs; for degree d, it is
+        `d ** len(uniform_primes)` times that (Schwartz and Zippel: d / p in each run of uniformly random numbers)."""
+        return 1 / prod(self.uniform_primes)
+
+    @property
+    def headline(self) -> str:
+        """Whether the programs are equal, or which results differ."""
+        return verdict_text.headline(self)
+
+    def table(self) -> str:
+        """The verdict in words: how sure it is, or what differs, where first, and plausible causes."""
+        return verdict_text.text(self)
+
+    def to_json(self) -> str:
+        """The verdict as JSON, as `meshbridge verify --json` prints it."""
+        return json.dumps(self.record(), indent=2)
+
+    def record(self) -> dict[str, Any]:
+        """What `to_json` writes."""
+        return {"equal": self.equal, **asdict(self), "uniform_primes": self.uniform_primes, "chance": self.chance}
 
 
 @dataclass(frozen=True)
@@ -124,7 +162,7 @@ def runs_of(program: VerifiedProgram, seed: int, runs: int = RUNS) -> list[Field
     if compares_over_devices(program.module):
         planned.append(FieldRun(Field(PRIMES[runs % len(PRIMES)], word(seed, "run on small numbers"), -1), SMALL_NUMBERS))
     for size in _positions(program.inputs):
-        planned.append(FieldRun(Field(PRIMES[0], word(seed, f"run on positions below {size}"), 1), RANDOM, below=size))
+        planned.append(FieldRun(Field(PRIMES[0], word(seed, f"run on positions below {size}"), 1), POSITIONS, below=size))
     for run, kind in enumerate((LINES, NONE)[:runs]):
         field = Field(PRIMES[(runs + 1 + run) % len(PRIMES)], word(seed, f"run with {kind}"), 1)
         planned.append(FieldRun(extended(field), kind))
@@ -156,6 +194,7 @@ def verify(source: ir.Module, partitioned: ir.Module, *, seed: int = 0, runs: in
     source_program = open_program(source)
     partitioned_program = matched(source_program, open_program(partitioned))
     limit, primes, kinds = int(memory * 10**9), [], []
+    masked = any(map(_is_mask, source_program.inputs))
     for run in runs_of(partitioned_program, seed, runs):
         field = run.field
         primes.append(field.prime)
@@ -172,8 +211,8 @@ def verify(source: ir.Module, partitioned: ir.Module, *, seed: int = 0, runs: in
         if differences:
             differences = with_causes(partitioned_program, differences, field, inputs, expected, limit)
             parting = find_parting(source_program, partitioned_program, field, inputs, limit)
-            return Verdict(differences, tuple(primes), parting, tuple(kinds))
-    return Verdict((), tuple(primes), kinds=tuple(kinds))
+            return Verdict(differences, tuple(primes), parting, tuple(kinds), masked)
+    return Verdict((), tuple(primes), kinds=tuple(kinds), masked=masked)
 
 
 def with_causes(

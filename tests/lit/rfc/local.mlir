@@ -15,7 +15,7 @@
 // OWN: result 0: float32[4, 4, 4] P('0', None, None)
 // REPORT:      all_gather {{.*}} 128 B
 // REPORT-NEXT: reduce_scatter {{.*}} 128 B
-// VERIFY: equal: all results agree
+// VERIFY: equal on
 // LOWER: meshbridge.global = tensor<4x4x4xf32>
 // LOWER: all_gather"(%arg0)
 // UNTOLD: --local takes the program as one device's

@@ -7,11 +7,14 @@ outputs in FOLDER/reference.npz, and writes its measurements to FOLDER/result.js
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -21,13 +24,16 @@ from meshbridge import pipeline
 from meshbridge.analysis import hlo_cost
 from meshbridge.analysis.hlo import HloError
 from meshbridge.analysis.hlo_figures import figures
+from meshbridge.analysis.hlo_kernel_time import COST_OPTION
+from meshbridge.cost.seconds import op_time
+from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, context, ir
 from meshbridge.machines.compile_target import CompileTarget
-from meshbridge.machines.machine import OptionSet, OptionValue
+from meshbridge.machines.machine import Machine, OptionSet, OptionValue
 from meshbridge.machines.target import Target, parse
 from meshbridge.read import formats
 from meshbridge.runtime import reference, targets
-from meshbridge.runtime.pjrt import boundary
+from meshbridge.runtime.pjrt import ShardedPort, boundary
 from meshbridge.runtime.xla import OptionError
 from meshbridge.tools import trial
 from meshbridge.tools.compare import process, spmd
@@ -92,11 +98,17 @@ def _measured(folder: Path, request: Request) -> Figures:
     module = formats.BYTECODE.open((folder / "program").read_bytes(), "program", context()).module
     if request.target:
         return _ahead_of_time(folder, request, module)
-    inputs = trial.load_arrays(request.inputs) if request.inputs else trial.random_inputs(boundary(module)[0], request.seed)
+    inputs = _inputs(request, boundary(module)[0])
     if request.contestant == UNSHARDED:
         _save(folder, reference.unsharded(module, inputs))
         return Figures()
     return _contest(folder, request, module, inputs)
+
+
+def _inputs(request: Request, ports: Sequence[ShardedPort]) -> Sequence[Any]:
+    if request.inputs:
+        return trial.typed(ports, trial.load_arrays(request.inputs))
+    return trial.random_inputs(ports, request.seed)
 
 
 def _ahead_of_time(folder: Path, request: Request, module: ir.Module) -> Figures:
@@ -109,20 +121,29 @@ def _ahead_of_time(folder: Path, request: Request, module: ir.Module) -> Figures
         compiled = spmd.compile(copy, devices, shardy=contestant.shardy, compiler_options=options)
         (folder / EXECUTABLE).write_bytes(compiled.loaded.serialize())
         return Figures()
-    compiled, measured = _compiled(request, module, devices)
+    told = {COST_OPTION: True} if target.machine.platform == "gpu" else {}
+    compiled, measured = _compiled(request, module, devices, told)
     try:
-        return replace(measured, modelled=_modelled(target, compiled.loaded.hlo_text(), folder / ERRORS))
+        return replace(
+            measured, modelled=modelled(target, compiled.loaded.hlo_text(), (folder / ERRORS).read_text(errors="replace"))
+        )
     except HloError as error:
         return replace(measured, unmodelled=str(error))
 
 
-def _modelled(target: Target, text: str, log: Path) -> Modelled:
-    """The compiler's estimate of a step. Raises HloError if there is none."""
+def modelled(target: Target, text: str, log: str) -> Modelled:
+    """The compiler's estimate of a step, from the optimised HLO and the compiler's log. Raises HloError if there is none."""
     if target.machine.platform == "tpu":
         cost = hlo_cost.tpu_cost(text)
         return Modelled(cost.cycles, None, "cycles", cost.without_estimate)
-    time = hlo_cost.gpu_time(text, log.read_text(errors="replace"))
-    return Modelled(time.total, time.wasted, "microseconds", len(time.unmodelled))
+    time = hlo_cost.gpu_time(text, log, partial(_roofline, target.machine))
+    return Modelled(time.total, time.wasted, "microseconds", len(time.unmodelled), time.outside)
+
+
+def _roofline(machine: Machine, flops: float, element: str, memory_bytes: float) -> float:
+    """Microseconds of a kernel. HLO's signed integers are MLIR's."""
+    dtype = re.sub(r"^s(?=\d)", "i", element)
+    return op_time(flops, dtype, memory_bytes, machine) / machine.efficiency * 1e6
 
 
 def _contest(folder: Path, request: Request, module: ir.Module, inputs: Sequence[Any]) -> Figures:
@@ -140,12 +161,16 @@ def _contest(folder: Path, request: Request, module: ir.Module, inputs: Sequence
     return replace(measured, run_seconds=min(running), absolute_difference=absolute, relative_difference=relative)
 
 
-def _compiled(request: Request, module: ir.Module, devices: Sequence[Any]) -> tuple[spmd.Compiled, Figures]:
-    """The program as compiled by a contestant, and its figures before it runs."""
+def _compiled(
+    request: Request, module: ir.Module, devices: Sequence[Any], told: Mapping[str, OptionValue] = MappingProxyType({})
+) -> tuple[spmd.Compiled, Figures]:
+    """The program as compiled by a contestant under the options of the request and `told`, and its figures before it runs."""
     contestant = CONTESTANTS[request.contestant]
     copy, partitioning = prepared(contestant, module, request.planned_for)
+    plan = mlir.digest(copy)
     started = time.perf_counter()
-    compiled = spmd.compile(copy, devices, shardy=contestant.shardy, compiler_options=request.compiler_options)
+    options = {**request.compiler_options, **told}
+    compiled = spmd.compile(copy, devices, shardy=contestant.shardy, compiler_options=options)
     compiling = time.perf_counter() - started
     memory = compiled.loaded.memory
     return compiled, Figures(
@@ -154,6 +179,7 @@ def _compiled(request: Request, module: ir.Module, devices: Sequence[Any]) -> tu
         output_bytes=memory.output_size_in_bytes,
         temporary_bytes=memory.temp_size_in_bytes,
         peak_bytes=memory.peak_memory_in_bytes,
+        plan=plan,
         partition_seconds=partitioning if contestant.is_ours else None,
         compile_seconds=compiling,
     )

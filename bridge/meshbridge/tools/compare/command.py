@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from meshbridge.runtime.xla import OptionError
 from meshbridge.tools import progress, trial
 from meshbridge.tools.compare import process
 from meshbridge.tools.compare.child import ERRORS, EXECUTABLE, REFUSED, UNSHARDED, Request, reference_results
+from meshbridge.tools.compare.comparison import Comparison, TargetComparison
 from meshbridge.tools.compare.contestants import CONTESTANTS, OURS
 from meshbridge.tools.compare.figures import Figures
 from meshbridge.tools.compare.process import NO_LIMITS, Limits
@@ -42,36 +43,11 @@ LEADERS = ("xla-shardy", "xla-gspmd")
 
 DEFAULT_OPTIONS = CompilerOptions()
 
-"""Mesh operations of a program that is not partitioned."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """All contestants on one program. `reference` names the reference of the outputs; `remark` says why it is not the unsharded
-    run, if so.
-    """
-
-    devices: int
-    reference: str
-    remark: str
-    figures: dict[str, Figures]
-
-
-@dataclass(frozen=True)
-class TargetComparison:
-    """All contestants compiled for one target, of which the program uses the first `used` devices."""
-
-    target: Target
-    used: int
-    figures: dict[str, Figures]
-    compiler_options: dict[str, dict[str, OptionValue]] = field(default_factory=dict)
-    "By contestant, XLA's options beside its defaults."
-
 
 def compare(
     module: ir.Module,
     *,
-    devices: int,
+    devices: int | None = None,
     machine: str = pipeline.DEFAULTS.target.name,
     seed: int = 0,
     inputs: str = "",
@@ -79,10 +55,8 @@ def compare(
     quiet: bool = True,
 ) -> Comparison:
     """Runs every contestant on `module`, which is not changed, with the same inputs: those of the archive `inputs`, or random
-    ones from `seed`. Our plan is optimised for `machine`. Each process is held to `limits`. Shows progress on a terminal unless
-    `quiet`.
-
-    XLA is asked for `devices` virtual devices through the environment, before JAX starts (see `commands`).
+    ones from `seed`, on as many virtual devices as the program needs, at most `devices`. Our plan is optimised for `machine`.
+    Each process is held to `limits`. Shows progress on a terminal unless `quiet`.
 
     Raises MeshError for a program that is partitioned, that needs more devices, or that does not fit the inputs, and MemoryError
     if the inputs do not fit in memory.
@@ -101,7 +75,7 @@ def compare(
 
         def run(contestant: str, *, lead: bool) -> Figures:
             request = Request(contestant, needed, seed, inputs and str(Path(inputs).resolve()), lead, machine=machine)
-            outcome = _outcome(Path(folder), request, limits)
+            outcome = _outcome(Path(folder), request, limits, _virtual(needed))
             steps.done(contestant)
             return outcome
 
@@ -151,7 +125,7 @@ def compare_for(
                 )
                 figures[contestant] = _compile(folder, request, target, limits)
                 steps.done(f"{contestant}, {target.text}")
-            comparisons.append(TargetComparison(target, used, figures, under))
+            comparisons.append(TargetComparison(target, used, figures, under, mlir.digest(module)))
     return tuple(comparisons)
 
 
@@ -226,11 +200,17 @@ def peer_results(module: ir.Module, *, seed: int, inputs: str) -> tuple[str, lis
         folder = Path(name)
         (folder / "program").write_bytes(mlir.to_bytecode(module))
         for leader in _leaders(module):
-            figures = _outcome(folder, Request(leader, devices, seed, inputs and str(Path(inputs).resolve()), lead=True))
+            request = Request(leader, devices, seed, inputs and str(Path(inputs).resolve()), lead=True)
+            figures = _outcome(folder, request, environment=_virtual(devices))
             results = reference_results(folder)
             if not figures.error and results is not None:
                 return leader, results
     raise MeshError(f"error: there is nothing to compare with: {leader} does not run the program: {figures.error}")
+
+
+def _virtual(devices: int) -> dict[str, str]:
+    """The environment of a process with that many virtual CPU devices."""
+    return os.environ | targets.virtual_devices(devices)
 
 
 def _leaders(module: ir.Module) -> Sequence[str]:
@@ -247,7 +227,7 @@ def _refuse_partitioned(module: ir.Module) -> None:
             raise OpError(op, "belongs to one device's program, which is partitioned already: there is nothing to compare")
 
 
-def _devices(module: ir.Module, available: int, subject: str) -> int:
+def _devices(module: ir.Module, available: int | None, subject: str) -> int:
     """The number of devices of the program. Raises MeshError if it exceeds `available`; `subject` introduces that number."""
     copy = formats.copy_module(module)
     pipeline.verify(copy)
@@ -256,7 +236,7 @@ def _devices(module: ir.Module, available: int, subject: str) -> int:
 
 
 def _check_inputs(ports: Sequence[pjrt.ShardedPort], path: str) -> None:
-    arrays = trial.load_arrays(path)
+    arrays = trial.typed(ports, trial.load_arrays(path))
     pjrt.check_number(ports, arrays)
     for index, (port, array) in enumerate(zip(ports, arrays, strict=True)):
         port.fitted(f"argument {index}", array)

@@ -18,7 +18,10 @@ class Modelled:
     "The part in which the device waits for communication; None if the model has no communication."
     unit: Literal["cycles", "microseconds"]
     without_estimate: int
-    "How many executed instructions (TPU) or computations (GPU) have no estimate; they count as 0."
+    "How many executed instructions (TPU) or kernels (GPU) have no estimate; they count as 0."
+    outside: float = 0.0
+    """The part of the total in loops and branches without collectives. A GPU's scheduler does not time them: they count XLA's
+    estimates of their fusions, and a roofline of calls of libraries."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class Figures(HloFigures):
     "XLA's allocations beside arguments and results."
     peak_bytes: int = 0
     "The most memory at one time, with arguments and results."
+    plan: str = ""
+    "A hash of the module that XLA compiles, without locations: partitioned, if the contestant is ours."
     partition_seconds: float | None = None
     "None if partitioning is part of compiling."
     compile_seconds: float = 0.0

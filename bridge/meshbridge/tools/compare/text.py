@@ -1,4 +1,4 @@
-"""Prints a comparison as a table with a column per contestant, or as JSON."""
+"""Writes a comparison as a table with a column per contestant, or as JSON."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isinf
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from meshbridge.analysis.ring import WIRE_BYTES
 from meshbridge.machines.machine import OptionValue
 from meshbridge.pages.report_page import Versus
-from meshbridge.text import size_text, table
-from meshbridge.tools import console
-from meshbridge.tools.compare.command import Comparison, TargetComparison
+from meshbridge.text import size_text, table, visible
 from meshbridge.tools.compare.contestants import OURS, PEER
 from meshbridge.tools.compare.figures import Figures, Modelled
+
+if TYPE_CHECKING:
+    from meshbridge.tools.compare.comparison import Comparison, TargetComparison
 
 SCHEMA = 1
 """Version of the JSON; it grows when a key changes its meaning or goes."""
@@ -35,6 +36,7 @@ def targets_as_json(comparisons: Sequence[TargetComparison]) -> str:
             "target": comparison.target.text,
             "devices": comparison.target.devices,
             "used": comparison.used,
+            "program": comparison.program,
             "contestants": [_on_target(name, figures) for name, figures in comparison.figures.items()],
             "compiler_options": comparison.compiler_options,
         }
@@ -71,6 +73,7 @@ TARGET_KEYS = {
     "compile_seconds": "compile_seconds",
     "unknown_loops": "unknown_loops",
     "uncounted_calls": "uncounted_calls",
+    "plan": "plan",
     "error": "error",
 }
 """The keys of the figures in the JSON of a target."""
@@ -191,11 +194,18 @@ def _ratio(row: FigureRow, every: Mapping[str, Figures]) -> str:
     return f"{row.figure(ours) / row.figure(peer):.2f}"
 
 
-def print_table(comparison: Comparison) -> None:
-    """Prints the table on standard output, and remarks below it."""
-    console.say(table([("per device", *comparison.figures), *rows(comparison)], left={0}))
-    for line in _remarks(comparison):
-        console.say(line)
+def comparison_table(comparison: Comparison) -> str:
+    """The table, and remarks below it."""
+    drawn = table([("per device", *comparison.figures), *rows(comparison)], left={0}).splitlines()
+    return visible("\n".join([*drawn, *_remarks(comparison)]))
+
+
+def sent(figures: Mapping[str, Figures]) -> str:
+    """What a device sends by each contestant: `meshbridge sends 1.0 KB, xla-shardy fails`."""
+    return ", ".join(
+        f"{name} fails" if contestant.error else f"{name} sends {size_text(contestant.wire_bytes)}"
+        for name, contestant in figures.items()
+    )
 
 
 def _remarks(comparison: Comparison) -> Iterator[str]:
@@ -221,12 +231,10 @@ def _bars(figures: Mapping[str, Figures]) -> tuple[tuple[str, float | None], ...
     return tuple((name, None if contestant.error else contestant.wire_bytes) for name, contestant in figures.items())
 
 
-def print_target_table(comparison: TargetComparison) -> None:
-    """Prints the table of one target, and remarks below it."""
-    console.say(_target_heading(comparison))
-    console.say(table([("per device", *comparison.figures, "ratio"), *target_rows(comparison)], left={0}))
-    for line in _target_remarks(comparison):
-        console.say(line)
+def target_table(comparison: TargetComparison) -> str:
+    """The table of one target, and remarks below it."""
+    drawn = table([("per device", *comparison.figures, "ratio"), *target_rows(comparison)], left={0}).splitlines()
+    return visible("\n".join([_target_heading(comparison), *drawn, *_target_remarks(comparison)]))
 
 
 def _target_heading(comparison: TargetComparison) -> str:
@@ -262,8 +270,11 @@ def _remarks_on(figures: Mapping[str, Figures]) -> Iterator[str]:
         if contestant.unmodelled:
             yield f"{name}: what a step takes is not known: {contestant.unmodelled}"
         if contestant.modelled is not None and contestant.modelled.without_estimate:
-            unit = "instructions" if contestant.modelled.unit == "cycles" else "computations"
+            unit = "instructions" if contestant.modelled.unit == "cycles" else "kernels"
             yield f"{name}: {contestant.modelled.without_estimate} {unit} have no estimate, and count as nothing"
+        if contestant.modelled is not None and contestant.modelled.outside:
+            share = contestant.modelled.outside / contestant.modelled.total
+            yield f"{name}: {share:.1%} of the modelled time is in loops and branches without collectives, by their kernels"
         if contestant.modelled is not None and contestant.modelled.unit == "microseconds" and contestant.widened_flops:
             share = contestant.widened_flops / contestant.flops
             yield f"{name}: {share:.1%} of its FLOPs make float32 of 16-bit floats, for which the model takes far too long"

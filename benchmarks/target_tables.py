@@ -1,0 +1,239 @@
+"""The tables of `make bench-targets`: figures of programs compiled for targets, ours beside Shardy's.
+
+Rows of today's plans, with their means, stand apart from rows of older plans, which have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from benchmarks.cases import TARGETS, Contestant, Found
+from benchmarks.table import geometric_mean
+from meshbridge.machines.target import Target
+from meshbridge.tools.compare.contestants import OURS, PEER
+
+EQUAL = 1.001
+"""Ratios up to this are no loss: figures of one plan differ by as much where two compilers pad differently."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A column: its heading, the key in the JSON, and how many units of that are one of the table's."""
+
+    heading: str
+    key: str
+    unit: float = 1.0
+    digits: int = 0
+    is_plan: bool = True
+    """Whether more of it is a loss; compile time says how fast a compiler is, not how good a plan."""
+
+    def value(self, found: Contestant) -> float | None:
+        """None where it is not known."""
+        value = None if found.get("error") else found.get(self.key)
+        if isinstance(value, Mapping):  # what a compiler models has a unit of its own
+            value = value["total"] * MODELLED[value["unit"]]
+        return None if value is None else float(value)
+
+    def text(self, found: Contestant) -> str:
+        """In the table's unit."""
+        value = self.value(found)
+        return "-" if value is None else f"{value / self.unit:,.{self.digits}f}"
+
+    def is_comparable(self, both: Mapping[str, Contestant]) -> bool:
+        """Whether both count the same: not where a compiler's model has no estimate of more instructions of one than of the
+        other, which count as nothing."""
+        values = [both[name].get(self.key) for name in (OURS, PEER)]
+        return len({value.get("without_estimate", 0) for value in values if isinstance(value, Mapping)}) < 2
+
+    def ratio(self, both: Mapping[str, Contestant]) -> float | None:
+        """Ours over Shardy's, None where one is not known or stands as zero in the table, or they are not comparable."""
+        ours, peer = (self.value(both[name]) for name in (OURS, PEER))
+        least = self.unit * 10**-self.digits / 2
+        return None if ours is None or peer is None or min(ours, peer) < least or not self.is_comparable(both) else ours / peer
+
+    def is_loss(self, both: Mapping[str, Contestant]) -> bool:
+        """Whether Shardy's plan has less of it."""
+        ours, peer = (self.value(both[name]) for name in (OURS, PEER))
+        if ours is None or peer is None:
+            return False
+        return self.is_plan and self.is_comparable(both) and ours > EQUAL * peer
+
+    def cell(self, both: Mapping[str, Contestant], *, ratio: bool = True) -> str:
+        """Both, and their ratio if that is asked for; bold where it is a loss."""
+        if any(both[name].get("error") for name in both):
+            return " / ".join("failed" if both[name].get("error") else self.text(both[name]) for name in (OURS, PEER))
+        over = self.ratio(both) if ratio else None
+        between = " / " if self.is_comparable(both) else " ≈ "
+        text = f"{self.text(both[OURS])}{between}{self.text(both[PEER])}" + (f" = {over:.2f}" if over else "")
+        return f"**{text}**" if self.is_loss(both) else text
+
+
+MODELLED = {"cycles": 1e-6, "microseconds": 1e-3}
+"""How many of the table's units, millions of cycles or milliseconds, are in one of a compiler's."""
+
+FIGURES = (
+    Figure("wire MB", "wire_bytes", 1e6, 1),
+    Figure("exposed MB", "exposed_bytes", 1e6, 1),
+    Figure("temporaries MB", "temporary_bytes", 1e6),
+    Figure("modelled", "modelled", digits=1),
+    Figure("collectives", "executed"),
+    Figure("compile s", "compile_seconds", is_plan=False),
+)
+
+
+def tables(found: Found, figures: Sequence[Figure] = FIGURES) -> str:
+    """A table for each target, with geometric means, and what failed."""
+    return "\n\n".join("\n".join(_table(target, _of(target, found), figures)) for target in _targets(found))
+
+
+def page(today: Found, older: Found) -> str:
+    """What the page shows of XLA's defaults: of each target today's rows of programs with constraints, and the means and failures
+    of all; below, rows of older plans, without means."""
+    return "\n\n".join("\n".join(_page(target, today, older)) for target in _targets({**today, **older}))
+
+
+def _page(target: Target, today: Found, older: Found) -> Iterator[str]:
+    own, constrained = _of(target, today), _of(target, today, "constrained")
+    yield from (_title(target), "")
+    if own:
+        yield from (*_heading(FIGURES), *_rows(constrained, FIGURES), *_means(own, FIGURES), "")
+    yield from (*_remarks(target, own), *not_measured(target, older))
+    if old := _of(target, older, "constrained"):
+        yield from ("", "Of older plans:", "", *_heading(FIGURES, "measured"), *_rows(old, FIGURES, dated=True))
+        if remarks := list(_remarks(target, old)):
+            yield from ("", *remarks)
+
+
+def not_measured(target: Target, older: Found) -> Iterator[str]:
+    """A line with the number and the names of the programs whose figures are of older plans, if there are any."""
+    if old := _of(target, older):
+        named = [
+            f"{annotation}: {', '.join(case.name for case in of)}"
+            for annotation in dict.fromkeys(case.annotation for case in old)
+            if (of := _of(target, older, annotation))
+        ]
+        yield f"- Not measured since its plan changed, or without a plan on record: {len(old)} ({'; '.join(named)})."
+
+
+def _of(target: Target, found: Found, annotation: str = "") -> Found:
+    return {case: both for case, both in found.items() if case.target == target and annotation in ("", case.annotation)}
+
+
+def _targets(found: Found) -> list[Target]:
+    """Those of TARGETS in that order, then others."""
+    order = {text: number for number, text in enumerate(TARGETS)}
+    return sorted(dict.fromkeys(case.target for case in found), key=lambda target: order.get(target.text, len(order)))
+
+
+def _table(target: Target, found: Found, figures: Sequence[Figure]) -> Iterator[str]:
+    yield from (_title(target), "", *_heading(figures), *_rows(found, figures), *_means(found, figures), "")
+    yield from _remarks(target, found)
+
+
+def _title(target: Target) -> str:
+    return f"**{target.text}**: {target.devices} of {target.machine.summary}"
+
+
+def _heading(figures: Sequence[Figure], *more: str) -> Iterator[str]:
+    yield f"| {' | '.join(('program', 'annotated', *more, *(figure.heading for figure in figures)))} |"
+    yield f"|---|---|{'---|' * len(more)}{'---:|' * len(figures)}"
+
+
+def _rows(found: Found, figures: Sequence[Figure], *, dated: bool = False) -> Iterator[str]:
+    for case, both in found.items():
+        more = [_dates(both)] if dated else []
+        yield f"| {' | '.join((case.name, case.annotation, *more, *(figure.cell(both) for figure in figures)))} |"
+
+
+def _dates(both: Mapping[str, Contestant]) -> str:
+    """The days on which ours and Shardy's were measured, once if it is the same."""
+    return " / ".join(dict.fromkeys(str(both[name].get("measured", "")) for name in (OURS, PEER)))
+
+
+def _means(found: Found, figures: Sequence[Figure]) -> Iterator[str]:
+    for annotation in dict.fromkeys(case.annotation for case in found):
+        chosen = [both for case, both in found.items() if case.annotation == annotation]
+        yield f"| *geometric mean* | *{annotation}* | {' | '.join(_mean(figure, chosen) for figure in figures)} |"
+
+
+def overview(today: Found, older: Found) -> str:
+    """Of each target the geometric mean of wire bytes, ours over Shardy's, of the programs with constraints: of today's plans,
+    and apart from them of older ones."""
+    return "\n".join([
+        f"Geometric mean of bytes sent, ours over XLA's with Shardy, by number of steps: {_overview(today) or 'not measured'}",
+        *([f"(of older plans: {of_older})."] if (of_older := _overview(older)) else []),
+        "Training and decoding steps with constraints; compiled ahead of time, not run.",
+    ])  # fmt: skip
+
+
+def _overview(found: Found) -> str:
+    wire, *_ = FIGURES
+    shown = []
+    for target in _targets(found):
+        ratios = [ratio for both in _of(target, found, "constrained").values() if (ratio := wire.ratio(both))]
+        if ratios:
+            device = target.machine.summary.partition(",")[0]
+            shown.append(f"**{geometric_mean(ratios):.2f}** of {len(ratios)} on {target.devices} {device}")
+    return ", ".join(shown)
+
+
+def summary(found: Found, figures: Sequence[Figure] = FIGURES, *, losses: float = inf) -> str:
+    """A table for each target: the geometric means, and the rows in which a figure is more than `losses` times Shardy's."""
+    return "\n\n".join("\n".join(_summary(target, found, figures, losses)) for target in _targets(found))
+
+
+def _summary(target: Target, found: Found, figures: Sequence[Figure], losses: float) -> Iterator[str]:
+    own = _of(target, found)
+    worst = {case: both for case, both in own.items() if any((f.ratio(both) or 0) > losses for f in figures if f.is_plan)}
+    lines = list(_rows(worst, figures)) + list(_means(own, figures))
+    yield from (_title(target), "", *_heading(figures), *lines)
+
+
+def means(today: Found, older: Found) -> str:
+    """What the page shows of other options of XLA: the means of each target, of today's plans, and apart from them of older
+    ones."""
+    return "\n\n".join("\n".join(_apart(target, today, older)) for target in _targets({**today, **older}))
+
+
+def _apart(target: Target, today: Found, older: Found) -> Iterator[str]:
+    yield from (_title(target), "")
+    if own := _of(target, today):
+        yield from (*_heading(FIGURES), *_means(own, FIGURES), "")
+    yield from not_measured(target, older)
+    if old := _of(target, older):
+        yield from ("", "Of older plans:", "", *_heading(FIGURES), *_means(old, FIGURES))
+
+
+def _mean(figure: Figure, chosen: Sequence[Mapping[str, Contestant]]) -> str:
+    """Of the ratios, and how many programs lose."""
+    ratios = [ratio for both in chosen if (ratio := figure.ratio(both))]
+    losses = sum(figure.is_loss(both) for both in chosen)
+    return (f"{geometric_mean(ratios):.2f} of {len(ratios)}" if ratios else "-") + (f", {losses} lost" if losses else "")
+
+
+def _remarks(target: Target, found: Found) -> Iterator[str]:
+    for case, both in found.items():
+        for name, figures in both.items():
+            of = f"- {case.name}, {case.annotation}: {name}"
+            if error := figures.get("error"):
+                yield f"{of} failed: {' '.join(error.split())[:300]}"
+            elif figures.get("peak_bytes", 0) > target.machine.memory_bytes:
+                yield f"{of} needs {figures['peak_bytes'] / 1e9:.1f} GB, a device has {target.machine.memory_bytes / 1e9:.1f}"
+            if loops := figures.get("unknown_loops"):
+                yield f"{of}: bodies of {', '.join(loops)} counted once"
+            yield from _outside(of, figures.get("modelled"))
+
+
+NOTABLE = 0.01
+"""A share of a modelled step, from which on a remark tells what it is of."""
+
+
+def _outside(of: str, modelled: Mapping[str, Any] | None) -> Iterator[str]:
+    """What of a modelled step is in computations that the compiler's scheduler does not time."""
+    outside = modelled.get("outside", 0.0) if modelled else 0.0
+    if modelled and outside > NOTABLE * modelled["total"]:
+        share = outside / modelled["total"]
+        yield f"{of}: {share:.0%} of the modelled time is in loops and branches without collectives, by their kernels"
