@@ -90,7 +90,7 @@ def test_what_a_loop_only_reads_keeps_its_buffer(start: str, read: str) -> None:
 def test_another_plan_is_taken_where_it_fits() -> None:
     exported = build_realistic("gpt8_scan_fsdp_tp", "constrained", 8).export_for("cpu")
     free = meshbridge.report(exported)
-    limit = 0.85 * free.memory.peak
+    limit = 0.88 * free.memory.peak
     limited = meshbridge.report(exported, memory_limit=limit)
     assert limited.memory.peak <= limit
     assert limited.wire_bytes < 1.2 * free.wire_bytes
@@ -147,16 +147,22 @@ def test_what_cannot_fit_says_by_how_much(tmp_path: Path, capsys: pytest.Capture
 
 
 def _saving() -> export.Exported:
-    """Layers of computed weights: the weights of all are gathered before the loops, or, for less memory, of each in them."""
+    """Layers of computed weights, for several microbatches: the weights of all are gathered before the loops, or, for less
+    memory, of each in them."""
     mesh = device_mesh((8,))
 
     def loss(shift: jax.Array, x: jax.Array, weights: jax.Array) -> jax.Array:
         layer = jax.checkpoint(lambda x, row: (jnp.tanh(x @ row + shift), None))
-        return jnp.square(jax.lax.scan(layer, x, jnp.sin(weights))[0]).mean()
+        return jnp.square(jax.lax.scan(layer, x, weights)[0]).mean()
 
-    rows, layers, whole = (NamedSharding(mesh, P(*spec)) for spec in (("a",), (None, "a"), ()))
-    shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((128,), (64, 128), (16, 128, 128))]
-    return export.export(jax.jit(jax.grad(loss), in_shardings=(whole, rows, layers), out_shardings=whole))(*shapes)
+    def gradient(shift: jax.Array, batches: jax.Array, weights: jax.Array) -> jax.Array:
+        computed = jnp.sin(weights)
+        microbatch = lambda total, x: (total + jax.grad(loss)(shift, x, computed), None)  # noqa: E731
+        return jax.lax.scan(microbatch, jnp.zeros_like(shift), batches)[0]
+
+    rows, layers, whole = (NamedSharding(mesh, P(*spec)) for spec in ((None, "a"), (None, "a"), ()))
+    shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((128,), (8, 64, 128), (16, 128, 128))]
+    return export.export(jax.jit(gradient, in_shardings=(whole, rows, layers), out_shardings=whole))(*shapes)
 
 
 def _machine_with(tmp_path: Path, memory_bytes: float, topology: str = "") -> str:
