@@ -134,10 +134,10 @@ def prepare(case: Case) -> str:
 def measure(case: Case, limit: int) -> Probe:
     """The figures of one program, within so many seconds of CPU time."""
     print(case.name, file=sys.stderr, flush=True)
-    error = prepare(case)
-    return (
-        Probe(error=error) if error else fresh.probe(case.path, limit=limit, propagation=case.propagation, targets=case.targets)
-    )
+    if error := prepare(case):
+        return Probe(error=error)
+    repeats = 1 if case.targets else 3  # ratios within one process
+    return fresh.probe(case.path, limit=limit, repeats=repeats, propagation=case.propagation, targets=case.targets)
 
 
 Probes = Mapping[str, Probe]
