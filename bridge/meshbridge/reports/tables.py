@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from textwrap import wrap
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from meshbridge.analysis.origins import Origin, Phase
@@ -11,6 +12,7 @@ from meshbridge.cost.by_module import ModuleTraffic
 from meshbridge.cost.communication import Collective
 from meshbridge.ir.locations import SourceLocation
 from meshbridge.ir.mlir import MeshError
+from meshbridge.ops.reasons import CHOSEN_HERE
 from meshbridge.text import joined, size_text, table, time_text
 
 if TYPE_CHECKING:
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
 By = Literal["collective", "module", "line"]
 """The rows of a table."""
+
+WIDTH = 120
+"""The columns in which reasons are written."""
 
 LEAST = 0.01
 """The table of collectives omits modules below this share of the wire bytes."""
@@ -58,9 +63,21 @@ def _by_collective(report: Report) -> Iterator[str]:
     for text, (row, _) in zip(drawn, ordered, strict=True):
         yield text
         if row.why:
-            yield f"    {row.why}" + (f" ({row.requested_by})" if row.requested_by else "")
+            yield from _reason_lines(row.why, "" if row.requested_by == CHOSEN_HERE else row.requested_by)
     if report.modules.modules:
         yield from ("", *_by_module(report, LEAST), "")
+
+
+def _reason_lines(why: str, requested_by: str) -> Iterator[str]:
+    """The reason for a collective, and who asked for it, on a line of its own if both are wider than a page."""
+    line = f"    {why} ({requested_by})" if requested_by else f"    {why}"
+    if len(line) <= WIDTH:
+        yield line
+        return
+    for text in filter(None, (why, requested_by)):
+        yield from wrap(
+            text, WIDTH, initial_indent="    ", subsequent_indent="      ", break_long_words=False, break_on_hyphens=False
+        )
 
 
 def _collective_row(report: Report, row: _TableRow, count: int) -> tuple[str, ...]:
