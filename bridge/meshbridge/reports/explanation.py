@@ -36,6 +36,7 @@ from meshbridge.reports.difference import Difference, came_partitioned, differen
 from meshbridge.reports.explanation_table import explanation_table
 from meshbridge.reports.families import Family, FamilyMember, Split, families
 from meshbridge.reports.report import Report, partition_and_report
+from meshbridge.reports.tables import unsharded
 from meshbridge.text import Tabular, counted, public
 
 SCHEMA = 1
@@ -131,6 +132,8 @@ class Explanation(Tabular):
 
     def remarks(self) -> tuple[str, ...]:
         """Remarks on the explanation, one sentence each."""
+        if said := unsharded(self.report):
+            return (said,)
         if not came_partitioned(self.report):
             return ()
         return ("all collectives are the program's own: it is partitioned already, and other shardings are resharded around it",)

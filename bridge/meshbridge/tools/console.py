@@ -9,14 +9,14 @@ import argparse
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from meshbridge.ir.errors import MeshError, ShardingWarning
 from meshbridge.ir.garbage import rare_collections
-from meshbridge.text import visible
+from meshbridge.text import did_you_mean, visible
 
 if TYPE_CHECKING:
     from meshbridge.read.formats import Program
@@ -42,6 +42,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*arguments, **named)
         self._fill = fill
         self._is_mixed = False
+        self._further_flags: Mapping[str, str] = {}
+        "Flags that are taken from the command line before it is parsed, and their help."
 
     def mix(self) -> None:
         """Allows positional arguments between options, also for arguments of variable number."""
@@ -50,12 +52,28 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, *arguments: Any, **named: Any) -> Any:  # argparse calls it for subcommands, too
         self.fill()
         if not self._is_mixed:
-            return super().parse_known_args(*arguments, **named)
+            namespace, unknown = super().parse_known_args(*arguments, **named)
+            if flags := [argument for argument in unknown if argument.startswith("-") and argument != "-"]:
+                self._refuse(flags[0], unknown)
+            return namespace, unknown
         self._is_mixed = False  # before Python 3.12 it recurses, for the options and for the positional arguments
         try:
             return super().parse_known_intermixed_args(*arguments, **named)
         finally:
             self._is_mixed = True
+
+    def _refuse(self, flag: str, unknown: Sequence[str]) -> NoReturn:
+        """Raises UsageError for arguments that are not known, the first `flag` of which may be close to one that is."""
+        near = did_you_mean(flag.partition("=")[0], (*self._option_string_actions, *self._further_flags))
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """argparse's own check that a value is one of the choices, with the choice that is close to it."""
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            near = did_you_mean(str(value), map(str, action.choices or ()))
+            raise argparse.ArgumentError(action, f"{error.message}{near}") from None
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: error: {message}")
@@ -72,8 +90,9 @@ class Parser(argparse.ArgumentParser):
 
     def add_completion(self, flags: Mapping[str, str] | None = None) -> None:
         """Adds `--print-completion`; `flags` are further flags and their help."""
+        self._further_flags = flags or {}
         help_ = "print what makes a shell complete this command's line"
-        self.add_argument("--print-completion", action=_PrintCompletion, choices=SHELLS, const=flags or {}, help=help_)
+        self.add_argument("--print-completion", action=_PrintCompletion, choices=SHELLS, const=self._further_flags, help=help_)
 
 
 SHELLS = ("bash", "zsh", "tcsh")
