@@ -12,7 +12,6 @@ from math import prod
 import numpy as np
 
 from meshbridge.ir.mlir import MeshError, ir, sdy, stablehlo
-from meshbridge.text import did_you_mean
 from meshbridge.verify.extended import differs
 from meshbridge.verify.field import Array
 from meshbridge.verify.machine import index, integers
@@ -42,9 +41,8 @@ class DeviceMesh:
             stride //= length
             if axis == name:
                 return (stride * length // (before * size), size) if size else (stride, length)
-        axes = [axis for axis, _ in self.axes]
         raise MeshError(
-            f"<module>: error: the mesh has no axis '{name}', its axes are {', '.join(axes)}{did_you_mean(name, axes)}"
+            f"<module>: error: the mesh has no axis '{name}', its axes are {', '.join(axis for axis, _ in self.axes)}"
         )
 
     def positions(self) -> Array:
