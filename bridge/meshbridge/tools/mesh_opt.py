@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from meshbridge import pass_names, pipeline
+from meshbridge import pass_names, pipeline, progress
 from meshbridge.decide.mutation_script import read_mutations
 from meshbridge.decide.mutations import Mutation
 from meshbridge.dialect import assembly
@@ -23,7 +23,7 @@ from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
 from meshbridge.reports.measured import mutate_and_measure
 from meshbridge.text import did_you_mean
-from meshbridge.tools import arguments, console, expectations, progress
+from meshbridge.tools import arguments, console, expectations
 from meshbridge.tools.crash_guard import guarded
 from meshbridge.tools.interface_text import interface_text, operations_text
 

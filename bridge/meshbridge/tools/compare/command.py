@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshbridge import pipeline
+from meshbridge import pipeline, progress
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, OpError, ir, walk_all
@@ -28,7 +28,7 @@ from meshbridge.read.import_shardings import ImportShardings
 from meshbridge.runtime import pjrt, targets
 from meshbridge.runtime.compiler_options import CompilerOptions
 from meshbridge.runtime.xla import OptionError
-from meshbridge.tools import progress, trial
+from meshbridge.tools import trial
 from meshbridge.tools.compare import child, process
 from meshbridge.tools.compare.child import ERRORS, EXECUTABLE, REFUSED, UNSHARDED, Request, reference_results
 from meshbridge.tools.compare.comparison import Comparison, TargetComparison
@@ -77,7 +77,7 @@ def compare(
     with (
         tempfile.TemporaryDirectory() as folder,
         _children(_virtual(needed)) as start,
-        progress.shown((UNSHARDED, *order), quiet=quiet) as steps,
+        progress.shown((UNSHARDED, *order), quiet=quiet, alike=True) as steps,
     ):
         (Path(folder) / "program").write_bytes(mlir.to_bytecode(module))
 
@@ -119,7 +119,7 @@ def compare_for(
     comparisons = []
     contestants = [name for name in CONTESTANTS if name not in without]
     names = [f"{name}, {target.text}" for target in for_targets for name in contestants]
-    with tempfile.TemporaryDirectory() as name, progress.shown(names, quiet=quiet) as steps:
+    with tempfile.TemporaryDirectory() as name, progress.shown(names, quiet=quiet, alike=True) as steps:
         folder = Path(name)
         for target, module, used in work:
             (folder / "program").write_bytes(mlir.to_bytecode(module))
