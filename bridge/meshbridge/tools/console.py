@@ -41,6 +41,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *arguments: Any, fill: Callable[[Parser], None] | None = None, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._fill = fill
+        self._is_command = fill is not None
         self._is_mixed = False
         self._further_flags: Mapping[str, str] = {}
         "Flags that are taken from the command line before it is parsed, and their help."
@@ -53,8 +54,8 @@ class Parser(argparse.ArgumentParser):
         self.fill()
         if not self._is_mixed:
             namespace, unknown = super().parse_known_args(*arguments, **named)
-            if flags := [argument for argument in unknown if argument.startswith("-") and argument != "-"]:
-                self._refuse(flags[0], unknown)
+            if self._is_command and any(map(_is_flag, unknown)):  # the parser above does not know this one's flags
+                self._refuse(unknown)
             return namespace, unknown
         self._is_mixed = False  # before Python 3.12 it recurses, for the options and for the positional arguments
         try:
@@ -62,9 +63,17 @@ class Parser(argparse.ArgumentParser):
         finally:
             self._is_mixed = True
 
-    def _refuse(self, flag: str, unknown: Sequence[str]) -> NoReturn:
-        """Raises UsageError for arguments that are not known, the first `flag` of which may be close to one that is."""
-        near = did_you_mean(flag.partition("=")[0], (*self._option_string_actions, *self._further_flags))
+    def parse_args(self, *arguments: Any, **named: Any) -> Any:
+        """argparse's own. Raises UsageError for arguments that are not known."""
+        namespace, unknown = self.parse_known_args(*arguments, **named)
+        if unknown:
+            self._refuse(unknown)
+        return namespace
+
+    def _refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """Raises UsageError for arguments that are not known, the first flag of which may be close to one that is."""
+        flag = next(filter(_is_flag, unknown), "").partition("=")[0]
+        near = did_you_mean(flag, (*self._option_string_actions, *self._further_flags))
         self.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -93,6 +102,10 @@ class Parser(argparse.ArgumentParser):
         self._further_flags = flags or {}
         help_ = "print what makes a shell complete this command's line"
         self.add_argument("--print-completion", action=_PrintCompletion, choices=SHELLS, const=self._further_flags, help=help_)
+
+
+def _is_flag(argument: str) -> bool:
+    return argument.startswith("-") and argument != "-"
 
 
 SHELLS = ("bash", "zsh", "tcsh")
