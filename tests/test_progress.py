@@ -235,6 +235,7 @@ def test_a_notebook_shows_it_in_the_output_of_the_cell(now: SimpleNamespace, mon
         return Handle()
 
     monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=object))
     monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
     with progress.in_session("searching") as steps:
         steps.part(0.1, "1 plan tried")  # too early

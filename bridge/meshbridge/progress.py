@@ -218,7 +218,7 @@ def shown(names: Sequence[str], *, quiet: bool, alike: bool = False) -> Iterator
 @contextmanager
 def in_session(*names: str, alike: bool = False) -> Iterator[WorkSteps]:
     """The same for a call from Python: in a notebook's cell, or in an interactive session on a terminal, and nowhere else."""
-    if "ipykernel" not in sys.modules:
+    if not _is_notebook():
         with shown(names, quiet=not hasattr(sys, "ps1"), alike=alike) as steps:
             yield steps
         return
@@ -228,3 +228,9 @@ def in_session(*names: str, alike: bool = False) -> Iterator[WorkSteps]:
         yield steps
     finally:
         steps._end()
+
+
+def _is_notebook() -> bool:
+    """Whether this process runs the cells of a notebook."""
+    shell = sys.modules.get("IPython")
+    return "ipykernel" in sys.modules and shell is not None and shell.get_ipython() is not None
