@@ -135,6 +135,7 @@ pictures: $(READY)  ## draw the pictures of README.md from what the commands pri
 
 wheel: $(READY)  ## the packages that a release uploads, in build/dist
 	$(BIN)/python -m build --outdir build/dist
+	$(BIN)/twine check --strict build/dist/*
 
 format: $(READY)  ## rewrite the code in the project's style
 	$(BIN)/ruff format .

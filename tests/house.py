@@ -26,6 +26,7 @@ LAYERS = (
     "plan_variants",
     "pipeline",
     "pass_names",
+    "progress",
     "runtime",
     "upstream",
     "emit",

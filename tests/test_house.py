@@ -89,7 +89,7 @@ SUITES = (
 )
 """Folders of tests that go across all modules, and mirror no folder of the sources."""
 
-OF_THE_REPOSITORY = ("test_ci", "test_docs", "test_hidden_state", "test_house", "test_simulator", "test_wheel")
+OF_THE_REPOSITORY = ("test_ci", "test_docs", "test_hidden_state", "test_house", "test_repository", "test_simulator", "test_wheel")
 """Tests of no module: of the repository, and of the package as a whole."""
 
 

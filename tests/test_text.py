@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshbridge.text import size_text, table
+from meshbridge.text import did_you_mean, size_text, table
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,11 @@ def test_a_table_is_text_in_a_notebook_too(monkeypatch: pytest.MonkeyPatch) -> N
     expected = table([("a", "1"), ("bb", "22")], left={0})
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     assert table([("a", "1"), ("bb", "22")], left={0}) == expected == "a    1\nbb  22"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("h10", "; did you mean 'h100'?"), ("nuetral", "; did you mean 'neutral'?"), ("abacus", ""), ("", "")],
+)
+def test_did_you_mean(name: str, text: str) -> None:
+    assert did_you_mean(name, iter(["v5e", "h100", "neutral"])) == text

@@ -219,6 +219,7 @@ def report(
 
     It accepts the same programs as `partition`, also one device's, and does not change them. Raises MeshError.
     """
+    from meshbridge import progress
     from meshbridge.ir.mlir import context
     from meshbridge.pipeline import Options
     from meshbridge.read import formats
@@ -238,7 +239,8 @@ def report(
         inside=inside,
     )
     if suggest:
-        reported, _ = partition_and_suggest(opened.module, options, suggest, tokens=tokens)
+        with progress.in_session("trying changes") as steps:
+            reported, _ = partition_and_suggest(opened.module, options, suggest, tokens=tokens, on_progress=steps.part)
     else:
         reported, _ = partition_and_report(opened.module, options, tokens=tokens)
     return replace(reported, why_machine=chosen.why)
@@ -278,7 +280,7 @@ def search(
 
     It accepts the same programs as `partition`, and does not change them. Raises MeshError, also if nothing fits in memory.
     """
-    from meshbridge import conversion
+    from meshbridge import conversion, progress
     from meshbridge.ir.mlir import context
     from meshbridge.machines.compile_target import CompileTarget
     from meshbridge.read import formats
@@ -300,7 +302,8 @@ def search(
         divides=sub_axes is None,
     )
     meshes, request = request.on(mesh_notation.meshes(mesh) if mesh is not None else [], sub_axes or {})
-    best = best_of(opened.module, meshes, request, on_trial)
+    with progress.in_session("searching") as steps:
+        best = best_of(opened.module, meshes, request, on_trial, steps.part)
     opened = replace(opened, module=best.annotated)
     return plan_of(best, conversion.convert(opened, "sdy"))
 
@@ -330,6 +333,7 @@ def explain(
 
     It accepts the same programs as `partition`, and does not change them. Raises MeshError, also for a pattern without a match.
     """
+    from meshbridge import progress
     from meshbridge.ir.mlir import context
     from meshbridge.machines.compile_target import CompileTarget
     from meshbridge.pipeline import Options
@@ -341,7 +345,9 @@ def explain(
     name = implied(opened.platforms).name if machine is None else machine
     target = CompileTarget.of(name, layout, memory_limit=memory_limit)
     options = Options("mesh", resharding, target, collectives=collectives, inside=inside)
-    return partition_and_explain(opened.module, options, (of,) if isinstance(of, str) else of, tries=tries, alone=alone)
+    paths = (of,) if isinstance(of, str) else of
+    with progress.in_session("trying other shardings") as steps:
+        return partition_and_explain(opened.module, options, paths, tries=tries, alone=alone, on_progress=steps.part)
 
 
 def diff(

@@ -11,6 +11,7 @@ from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
 from meshbridge.read.import_shardings import ImportShardings
+from meshbridge.text import did_you_mean
 
 MESH = "mesh"
 """The name of the mesh dialect itself among the notations: all of them convert to it."""
@@ -54,7 +55,7 @@ def convert(program: Program, kind: str, *, closed: bool = False, plain: bool = 
     an unknown `kind`, and for a program that `kind` cannot express.
     """
     if kind not in names():
-        raise MeshError(f"error: unknown kind '{kind}', expected one of {', '.join(names())}")
+        raise MeshError(f"error: unknown kind '{kind}', expected one of {', '.join(names())}{did_you_mean(kind, names())}")
     if plain and kind not in with_plain_form():
         raise MeshError(f"error: '{kind}' has no plain form, expected one of {', '.join(with_plain_form())} with plain")
     chosen = formats.formats().get(kind)

@@ -18,6 +18,7 @@ from typing import Any, get_args, get_type_hints
 from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.passes import PASSES, Pass
 from meshbridge.machines.compile_target import DEFAULT_TARGET, PARTS
+from meshbridge.text import did_you_mean
 
 PASSES_IN = ("read", "legalize", "decide", "partition", "collectives", "overlap", "lowering", "backends", "upstream")
 """The folders with passes."""
@@ -98,7 +99,7 @@ def make_pass(name: str, options: str = "") -> Pass:
     """
     passes = passes_by_any_name()
     if name not in passes:
-        raise MeshError(f"error: unknown pass '{name}', expected one of {', '.join(sorted(passes))}")
+        raise MeshError(f"error: unknown pass '{name}', expected one of {', '.join(sorted(passes))}{did_you_mean(name, passes)}")
     step = passes[name]()
     parts: dict[str, str] = {}
     for entry in options.split():
@@ -152,7 +153,7 @@ def _with_option(step: Pass, option: str, text: str) -> Pass:
     key = option.replace("-", "_")
     names = [*defaults(step)]
     if key not in names:
-        expected = f"expected one of {', '.join(names)}" if names else "it has none"
+        expected = f"expected one of {', '.join(names)}{did_you_mean(key, names)}" if names else "it has none"
         raise MeshError(f"error: pass '{step.name}' has no option '{option}', {expected}")
     kind = get_type_hints(type(step))[key]
     try:
@@ -160,7 +161,9 @@ def _with_option(step: Pass, option: str, text: str) -> Pass:
     except MeshError:
         raise
     except (KeyError, ValueError):
-        raise MeshError(f"error: option '{option}' of pass '{step.name}' cannot be '{text}', {_expectation(kind)}") from None
+        raise MeshError(
+            f"error: option '{option}' of pass '{step.name}' cannot be '{text}', {_expectation(kind, text)}"
+        ) from None
     return changed
 
 
@@ -175,9 +178,10 @@ def _value(kind: Any, text: str) -> object:
     return kind(text)
 
 
-def _expectation(kind: Any) -> str:
+def _expectation(kind: Any, text: str) -> str:
     if kind is bool:
         return "expected true or false"
     if choices := get_args(kind):
-        return f"expected one of {', '.join(map(str, choices))}"
+        names = [*map(str, choices)]
+        return f"expected one of {', '.join(names)}{did_you_mean(text, names)}"
     return f"expected {kind.__name__}"

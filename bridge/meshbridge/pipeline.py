@@ -41,6 +41,7 @@ from meshbridge.partition.mesh_spmdization import MeshSpmdization, Resharding
 from meshbridge.read.import_shardings import ImportShardings
 from meshbridge.read.unite_meshes import UniteMeshes
 from meshbridge.resharding import Objective
+from meshbridge.text import did_you_mean
 
 LEGALIZE: tuple[Pass, ...] = (
     InlineCalls(),
@@ -90,7 +91,9 @@ class Options:
         for name, choices in option_choices().items():
             if self.written(name) not in choices:
                 option = name.replace("_", "-")
-                raise MeshError(f"error: {option} is {getattr(self, name)!r}, expected one of {', '.join(choices)}")
+                found = getattr(self, name)
+                near = did_you_mean(str(found), choices)
+                raise MeshError(f"error: {option} is {found!r}, expected one of {', '.join(choices)}{near}")
         self._check_memory_limit(objective(self.target))
         self.target.check_layout()
         if self.stablehlo_version is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Sequence
+from difflib import get_close_matches
 from html import escape
 from io import StringIO
 from typing import TypeVar
@@ -33,6 +34,13 @@ def quoted(text: str) -> str:
 def joined(lines: Iterable[str]) -> str:
     """Lines, each `visible`, joined by newlines."""
     return "\n".join(visible(line, keep="") for line in lines)
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """`; did you mean 'report'?`, to be put behind the error for an unknown `name`, if one of `names` is close to it; else
+    empty."""
+    near = get_close_matches(name, list(names), 1)
+    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def size_text(size: float) -> str:

@@ -27,6 +27,7 @@ from jaxlib.xla_client import HloSharding, OpSharding
 
 from meshbridge.ir.sharding import MAX_DEVICES, Axes, AxisRef, Mesh
 from meshbridge.ir.subaxes import factor
+from meshbridge.text import did_you_mean
 from meshbridge_converters.hlo_tokens import Reader
 
 MAX_DIMENSIONS = 32
@@ -352,7 +353,7 @@ def _axis(reader: Reader, mesh: Mesh) -> AxisRef:
         name = list(sizes)[int(said)]
     if name not in sizes:
         known = ", ".join(f"'{axis}'" for axis in sizes) or "none"
-        raise ValueError(f"unknown axis '{said}', expected one of the mesh's axes: {known}")
+        raise ValueError(f"unknown axis '{said}', expected one of the mesh's axes: {known}{did_you_mean(said, sizes)}")
     if not reader.accept(":"):
         return AxisRef(name)
     reader.expect("(")

@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from io import StringIO
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ MACHINE = "h100:1x1x8"
 
 BEFORE = '        logits = jax.lax.with_sharding_constraint(logits, P("data", None, None))'
 AFTER = '        logits = jax.lax.with_sharding_constraint(logits, P("data", None, "model"))'
-COLUMNS = 100
+COLUMNS = 120
 
 LAYER = {"up": (512, 2048), "down": (2048, 512)}
 SHAPES: Any = {"embed": (32768, 512), "layers": [LAYER] * 4}
@@ -84,11 +85,12 @@ def report_svg() -> str:
 
 def _shown(table: str, kind: str) -> Iterator[Text]:
     """Of a report: the head, the first collective with its reason, the sums, and the predicted step."""
-    head, row, reason, *rest = table.splitlines()
+    head, row, *rest = table.splitlines()
     assert row.startswith(kind)
     yield Text(head, style="cyan")
     yield Text(row)
-    yield Text(reason, style="yellow")
+    for line in takewhile(lambda line: line.startswith("    "), rest):
+        yield Text(line, style="yellow")
     yield Text("…", style="dim")
     for line in rest:
         if "on the wire per device and step" in line or "per step on" in line:

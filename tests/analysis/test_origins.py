@@ -294,6 +294,22 @@ def test_functions_that_are_called_twice_know_their_callers() -> None:
     assert {origin.phase for each in report.collectives for origin in each.origins} == {"forward"}
 
 
+def test_combined_collectives_list_a_few_lines_and_count_the_others() -> None:
+    def f(x: jax.Array) -> jax.Array:
+        a, b, c = jnp.sin(x).sum(axis=0), jnp.cos(x).sum(axis=0), jnp.tan(x).sum(axis=0)  # three sums
+        d = jnp.square(x).sum(axis=0)
+        e = jnp.exp(x).sum(axis=0)
+        g = jnp.tanh(x).sum(axis=0)
+        return jnp.stack([a, b, c, d, e, g, jnp.log(x).sum(axis=0)])
+
+    rows, whole = (NamedSharding(device_mesh((2, 4)), PartitionSpec(*spec)) for spec in ((("a", "b"),), ()))
+    report = meshbridge.report(jax.jit(f, in_shardings=rows, out_shardings=whole), jnp.zeros((16, 48)))
+    (why,) = {each.why.partition("; ")[0] for each in report.collectives if "in one" in each.why}
+    first = _line("# three sums")
+    lines = [f"test_origins.py:{first + offset}" for offset in (1, 2, 3)]
+    assert why == f"7 collectives in one: test_origins.py:{first} (3 times), {', '.join(lines)} and 1 more"
+
+
 def test_combined_collectives_keep_all_origins() -> None:
     mesh = device_mesh((2, 4))
 
@@ -308,7 +324,8 @@ def test_combined_collectives_keep_all_origins() -> None:
         jax.jit(f, in_shardings=(rows, rows), out_shardings=(whole, whole)), jnp.zeros((16, 96)), jnp.zeros((16, 32))
     )
     (collective,) = report.collectives
-    assert collective.why.startswith("2 collectives in one")
+    first, second = (f"test_origins.py:{_line(text)}" for text in ("first = x.sum(axis=0)", "return first, y.sum(axis=0)"))
+    assert collective.why.startswith(f"2 collectives in one: {first}, {second}; of the last: ")
     assert {(origin.modules, origin.share) for origin in collective.origins} == {(("one",), 0.75), (("two",), 0.25)}
     assert collective.origin is not None
     assert collective.origin.modules == ("one",)
@@ -335,7 +352,9 @@ def test_who_asked() -> None:
 
     assert _asked(constrained, None) == {f"your constraint at test_origins.py:{_line('# the constraint')}"}
     assert _asked(lambda x: {"y": jnp.tanh(x)}, {"y": PartitionSpec(None, "b")}) == {"your sharding of result['y']"}
-    assert _asked(lambda x: jnp.tanh(x @ x.T) @ x, PartitionSpec("a")) == {"chosen here: the least modelled cost"}
+    assert _asked(lambda x: jnp.tanh(x @ x.T) @ x, PartitionSpec("a")) == {
+        "chosen here; next best: all-to-all operand 0, reduce-scatter the result, +256 B"
+    }
 
 
 def test_arguments_and_results_have_names() -> None:
@@ -377,7 +396,8 @@ def test_tables_of_nothing() -> None:
     report = meshbridge.report(module)
     assert (report.modules.wire_bytes, report.modules.modules) == (0, ())
     for by in ("collective", "module", "line"):
-        assert "0 B on the wire" in report.table(by)  # type: ignore[arg-type]
+        lines = report.table(by).splitlines()  # type: ignore[arg-type]
+        assert lines[0] == "nothing is sharded: the program names no mesh, and runs on one device"
     with pytest.raises(MeshError, match="by is 'layer', expected one of collective, module, line"):
         report.table("layer")  # type: ignore[arg-type]
 

@@ -116,6 +116,7 @@ def children(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """Has the children run `script`; for it, a compiler is installed. It sees where to leave its result, and for whom."""
     before = "import json, os, sys, time\nfolder, asked = sys.argv[1], json.loads(sys.argv[2])\n"
     monkeypatch.setattr(command, "COMMAND", (sys.executable, "-c", before + script))
+    monkeypatch.setattr(command, "FORKS", False)
     monkeypatch.setattr(targets, "check_installed", lambda target: None)
 
 

@@ -21,9 +21,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 import meshbridge
 from meshbridge.analysis.origins import Origin
 from meshbridge.cost.communication import Collective
+from meshbridge.cost.trace import name_of
 from meshbridge.dialect import assembly
 from meshbridge.ir.locations import SourceLocation
-from meshbridge.ir.mlir import context
+from meshbridge.ir.mlir import context, ir
 from meshbridge.ir.sharding import Mesh
 from meshbridge.machines.target import parse
 from meshbridge.pages import sources
@@ -32,6 +33,7 @@ from meshbridge.pages.pictures import MOST_CELLS, Devices
 from meshbridge.pages.report_page import report_page
 from meshbridge.pages.timeline import timeline
 from meshbridge.reports import Report, ShardedArray, Suggestion, report_of
+from meshbridge.text import size_text
 from meshbridge.tools import cli
 from meshbridge.tools.compare import text
 from meshbridge.tools.compare.comparison import TargetComparison
@@ -369,6 +371,52 @@ def test_timeline_has_every_slice(report: Report) -> None:
             ends[lane] = start + length
             assert found["names"][name]
         assert max(ends) <= found["seconds"] * 1e6 * (1 + 1e-6)
+
+
+def _looped() -> Report:
+    """Of five layers in a loop, whose weights are donated."""
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    rows, weights = (NamedSharding(mesh, PartitionSpec(*spec)) for spec in (("data",), (None, None, "model")))
+
+    def layers(stack: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return stack * 2, jax.lax.scan(lambda carried, w: (jnp.tanh(carried @ w), None), x, stack)[0]
+
+    jitted = jax.jit(layers, in_shardings=(weights, rows), out_shardings=(weights, rows), donate_argnums=0)
+    shapes = (jax.ShapeDtypeStruct((5, 512, 512), jnp.float32), jax.ShapeDtypeStruct((64, 512), jnp.float32))
+    return meshbridge.report(export.export(jitted)(*shapes), machine="v5e:2x4")
+
+
+def test_timeline_says_where_a_loop_repeats_its_first_iteration() -> None:
+    report = _looped()
+    assert report.step is not None
+    found = timeline(report.step)
+    ((name, start, length, iterations),) = found["folds"]
+    assert found["names"][name].startswith("while of 5 iterations test_report_page.py:")
+    assert iterations == 5
+    (loop,) = next(track for track in found["tracks"] if track["name"] == "loops")["slices"]
+    assert start == pytest.approx(loop[2] + loop[3] / 5)
+    assert start + length == pytest.approx(loop[2] + loop[3])
+    for track in found["tracks"]:  # the slices of the body stand before it, in the first iteration
+        inside = [each for each in track["slices"] if each[4] == 5]
+        assert all(each[2] + each[3] <= start * (1 + 1e-6) for each in inside)
+
+
+def test_the_parts_of_memory_add_up() -> None:
+    memory = _looped().memory
+    assert memory.donated > 0
+    detail = Tags(_looped().to_html()).text.partition("about, per device: ")[2].partition("\n")[0]
+    parts = [size_text(part) for part in (memory.arguments, memory.results, memory.temporaries, memory.donated)]
+    assert detail == "arguments {}, results {}, temporaries {}, less {} of donated arguments".format(*parts)
+    assert memory.arguments + memory.results + memory.temporaries - memory.donated == memory.peak
+
+
+def test_slices_are_named_by_the_line_of_the_user(report: Report) -> None:
+    assert report.step is not None
+    with context():
+        library, own = ir.Location.file("/venv/site-packages/flax/linen/transforms.py", 3, 1), ir.Location.file("model.py", 42, 8)
+        at = ir.Location.callsite(ir.Location.name("scan", library), [ir.Location.name("loss", own)])
+        part = replace(report.step.slices[0], name="stablehlo.while of 4 iterations", location=at)
+        assert name_of(replace(part, executions=1)) == "while of 4 iterations model.py:42"
 
 
 def test_notebook_shows_the_lines_that_send_most(report: Report) -> None:

@@ -133,6 +133,10 @@ def test_timeline_draws_every_slice_and_zooms(browser: Chrome, tmp_path: Path, l
     box.send_keys("0")
     browser.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
     assert spans(browser) == whole
+    folds = [part for part in llama.step.slices if part.iterations > 1]
+    shaded = [each.find_element(By.TAG_NAME, "title").get_attribute("textContent") or "" for each in all_of(browser, ".fold")]
+    assert bool(folds) == bool(shaded)
+    assert all("are like the first, and are not drawn" in each for each in shaded)
     widest = all_of(browser, ".slice")[whole.index(max(whole, key=lambda each: each[1]))]
     widest.click()
     assert one_of(browser, "#slice").text.startswith(

@@ -110,6 +110,30 @@ def test_reason_of_a_partial_sum() -> None:
     assert collective.wire_bytes == 2 * 7 / 8 * 16 * 8 * 4
 
 
+def _of(shape: tuple[int, ...], spec: list[Any]) -> export.Exported:
+    mesh = device_mesh(shape)
+    sharding = NamedSharding(mesh, PartitionSpec(*spec))
+    return export.export(jax.jit(jnp.tanh, in_shardings=sharding))(jax.ShapeDtypeStruct((16, 32), jnp.float32))
+
+
+def test_a_program_that_is_not_sharded_says_so() -> None:
+    """`0 B on the wire` is for programs that are sharded and do not communicate."""
+    shape = jax.ShapeDtypeStruct((16, 32), jnp.float32)
+    without = meshbridge.report(export.export(jax.jit(jnp.tanh))(shape))
+    reports = [
+        (without, "nothing is sharded: the program names no mesh, and runs on one device"),
+        (meshbridge.report(_of((1,), ["a"])), "nothing is sharded: the mesh has one device"),
+        (meshbridge.report(_of((2, 4), [])), "nothing is sharded: each of the 8 devices computes the whole program"),
+    ]
+    for report, said in reports:
+        assert report.table().splitlines()[0] == report.remarks()[0] == said
+        assert "on the wire" not in report.table()
+        assert said in report.to_html()
+    sharded = meshbridge.report(_of((2, 4), ["a"]))
+    assert not sharded.remarks()
+    assert "0 B on the wire per device and step, in 0 collectives" in sharded.table()
+
+
 def test_reason_of_a_result() -> None:
     report = meshbridge.report(exported(lambda x: jnp.tanh(x), [(16, 32)], [("a", None)], (None, "b")))
     assert report.collectives

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 import meshbridge
 from meshbridge.ir.mlir import MeshError
-from meshbridge.search import mesh_search, search
+from meshbridge.search import mesh_search, search, trial
 from meshbridge.search.trial import Trial
 from testdata.catalogue import build as small
 from testdata.realistic.catalogue import build as realistic
@@ -313,6 +314,28 @@ def test_who_interrupts_a_search_gets_the_best_so_far() -> None:
         raise KeyboardInterrupt
 
     assert find(on_trial=interrupt).tried == 1
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_an_interrupted_search_partitions_nothing_more(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan is there already: the user waits for it."""
+    planned = trial.planned
+
+    def interrupt(tried: Any, number: int) -> None:
+        if number == at:
+            monkeypatch.setattr(trial, "planned", lambda *arguments: pytest.fail("partitioned"))
+            monkeypatch.setattr(mesh_search, "planned", lambda *arguments: pytest.fail("partitioned"))
+            raise KeyboardInterrupt
+
+    plan = find(on_trial=interrupt)
+    assert plan.tried == at
+    assert planned is not trial.planned
+
+
+def test_an_interruption_of_the_solver_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    solve = mesh_search.solve
+    monkeypatch.setattr(mesh_search, "solve", lambda *given, **named: replace(solve(*given, **named), is_interrupted=True))
+    assert find().tried == 1
 
 
 def test_one_interruption_ends_the_search_on_all_meshes() -> None:

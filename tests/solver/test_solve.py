@@ -179,7 +179,11 @@ def test_an_interruption_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch
         raise KeyboardInterrupt
 
     monkeypatch.setattr(dual_module.LagrangianDual, "round", interrupted)
-    assert solve(problem, starts=[start]).cost == problem.cost(start)
+    solution = solve(problem, starts=[start])
+    assert solution.cost == problem.cost(start)
+    assert solution.is_interrupted
+    monkeypatch.undo()
+    assert not solve(problem, starts=[start], seconds=0.1).is_interrupted
 
 
 def test_the_same_answer_in_each_run() -> None:

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -144,7 +145,7 @@ def test_mesh_opt_command_line(arguments: list[str], expected: str, bad: Path, c
         (["divide", "input"], "meshbridge: error: argument COMMAND: invalid choice: 'divide'"),
         (["partition"], "meshbridge partition: error: the following arguments are required: input"),
         (["partition", "input", "--emit", "poem"], "meshbridge partition: error: argument --emit: invalid choice: 'poem'"),
-        (["partition", "input", "--fast"], "meshbridge: error: unrecognized arguments: --fast"),
+        (["partition", "input", "--fast"], "meshbridge partition: error: unrecognized arguments: --fast"),
         (["partition", "input", "-o", "out.jax_export"], "input: error: a jax.export artifact is only made from one"),
         (["run", "input", "--devices", "0"], "meshbridge run: error: argument --devices: expected a positive number, found '0'"),
         (["run", "input", "--inputs", "input"], "input: error: not an archive of arrays"),
@@ -155,6 +156,43 @@ def test_mesh_opt_command_line(arguments: list[str], expected: str, bad: Path, c
 def test_meshbridge_command_line(arguments: list[str], expected: str, bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad.write_text("func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> { return %a : tensor<2xf32> }")
     fails_with(capsys, cli.main(arguments), expected, bad.parent / "out.mlir")
+
+
+NEAR = [
+    (mesh_opt.main, ["--sharding-propagatio", "input"], "--sharding-propagatio; did you mean '--sharding-propagation'?"),
+    (mesh_opt.main, ["--pass-pipeline=legalise", "input"], "; did you mean 'legalize'?"),
+    (mesh_opt.main, ["--legalize=batch-lookup", "input"], "; did you mean 'batch-lookups'?"),
+    (mesh_opt.main, ["--mlir-print-ir-after=legalise", "input"], "unknown pass 'legalise'; did you mean 'legalize'?"),
+    (mesh_opt.main, ["--emit-spelling=mlr", "input"], "; did you mean 'mlir'?"),
+    (cli.main, ["partitoin", "input"], "; did you mean 'partition'?"),
+    (cli.main, ["report", "input", "--suggst=3"], "report: error: unrecognized arguments: --suggst=3; did you mean '--suggest'?"),
+    (cli.main, ["partition", "input", "--emit", "locl"], "; did you mean 'local'?"),
+    (cli.main, ["partition", "input", "--machine", "h10"], "or the path of a .toml file; did you mean 'h100'?"),
+    (cli.main, ["partition", "input", "--machine", "neutrall"], "; did you mean 'neutral'?"),
+    (cli.main, ["search", "input", "--machine", "v5pe:4x4x4"], "; did you mean 'v5p'?"),
+]
+"""Commands with a word that is nearly right, and the end of what they say."""
+
+
+@pytest.mark.parametrize(("main", "arguments", "expected"), NEAR)
+def test_near_names(
+    main: Callable[[list[str]], int], arguments: list[str], expected: str, bad: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad.write_text("func.func @main() { return }")
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.endswith(f"{expected}\n")
+
+
+@pytest.mark.parametrize("mesh", ["@m", 'mesh<["data"=2, "model"=4]>'])
+def test_an_unknown_axis_lists_those_that_exist(mesh: str, bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad.write_text(
+        'sdy.mesh @m = <["data"=2, "model"=4]>\n'
+        f'func.func @main(%a: tensor<8xf32> {{sdy.sharding = #sdy.sharding<{mesh}, [{{"modle"}}]>}}) -> tensor<8xf32> {{\n'
+        "  return %a : tensor<8xf32>\n}"
+    )
+    place = "input:2:1: error: 'func.func' op arg 0"
+    expected = f"{place} - unknown axis name: \"modle\"\n  hint: the axes are data, model; did you mean 'model'?"
+    fails_with(capsys, cli.main(["partition", "input", "-o", "out.mlir"]), expected, bad.parent / "out.mlir")
 
 
 def test_more_devices_than_there_are(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:

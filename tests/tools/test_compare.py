@@ -121,6 +121,7 @@ def test_a_program_without_an_unsharded_form_is_compared_with_xla(
 def outcome(script: str, monkeypatch: pytest.MonkeyPatch, files: dict[str, Path]) -> command.Comparison:
     """The comparison whose children run `script` instead, which sees their arguments."""
     monkeypatch.setattr(command, "COMMAND", (sys.executable, "-c", script))
+    monkeypatch.setattr(command, "FORKS", False)
     module = formats.unpack(export.deserialize(bytearray(files["artifact"].read_bytes())), context()).module
     return command.compare(module, devices=8)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
 from meshbridge.collectives.rewriter import MeshRewriter
+from meshbridge.ir import locations
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.elements import type_bytes
-from meshbridge.ir.locations import Member, combined_location, reason_at, requester_at
+from meshbridge.ir.locations import Member, combined_location, reason_at, requester_at, user_line
 from meshbridge.ir.mlir import ancestor_in, in_program_order, ir
 from meshbridge.ops.traits import Trait, has
 
@@ -187,5 +189,23 @@ def _location(members: list[ir.Operation], count: int) -> ir.Location:
     parts = [
         Member(op.location, max(type_bytes(op.operands[0].type), type_bytes(op.results[0].type))) for op in reversed(members)
     ]
-    number = "one" if count == 1 else count
-    return combined_location(f"{len(members)} collectives in {number}; of the last: {reason}", requester_at(target), parts)
+    combined = f"{len(members)} collectives in {'one' if count == 1 else count}: {_listed(members)}"
+    return combined_location(f"{combined}; of the last: {reason}", requester_at(target), parts)
+
+
+_LISTED = 4
+"""The most lines and results of a combined collective that its reason lists."""
+
+
+def _listed(ops: Iterable[ir.Operation]) -> str:
+    """`model.py:42, model.py:50 (3 times) and 12 more`: whose collectives these are, by result of the function or by line."""
+    counts = Counter(name for op in ops for name in _names(op))
+    names = [name if count == 1 else f"{name} ({count} times)" for name, count in counts.items()]
+    more = sum([*counts.values()][_LISTED:])
+    return ", ".join(names[:_LISTED]) + (f" and {more} more" if more else "")
+
+
+def _names(op: ir.Operation) -> list[str]:
+    """The result that a collective is for, if the user says how that is sharded, or the lines that it comes from."""
+    _, is_result, result = requester_at(op).partition("your sharding of ")
+    return [result] if is_result else [user_line(part.location).short for part in locations.members(op.location) if part.weight]

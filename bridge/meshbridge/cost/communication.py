@@ -49,7 +49,7 @@ class Collective:
     "The operation, operand and sharding that need it; empty without reasons (see `locations`)."
     asked: str = ""
     """Who requested the sharding that needs it: `your constraint at model.py:42`, `your sharding of result['loss']`, `chosen
-    here: …`; empty without reasons."""
+    here; next best: …`; empty without reasons."""
     origins: tuple[Origin, ...] = ()
     "Its places in the model, several if it combines several collectives; empty without reports."
     seconds: float | None = None

@@ -58,6 +58,8 @@ class ScheduleSlice:
     seconds: float
     executions: int
     "Executions per step."
+    iterations: int = 1
+    "Of a whole loop: how many it has, of which the slices of the body are the first."
 
 
 @dataclass(frozen=True)
@@ -222,10 +224,17 @@ class _Run(NamedTuple):
         if self.shown or self.inside:
             name, location = self.op.name, self.op.location
             for resource, seconds in self.shown:
-                label = f"{name} of {self.times} iterations" if resource == LOOPS else name
-                yield ScheduleSlice(resource, label, location, start, seconds, times)
+                if resource == LOOPS:
+                    label = f"{name} of {_iterations_text(trip_count(self.op))}"
+                    yield ScheduleSlice(resource, label, location, start, seconds, times, self.times)
+                else:
+                    yield ScheduleSlice(resource, name, location, start, seconds, times)
         if self.inside:
             yield from self.inside.slices(start, times * self.times)
+
+
+def _iterations_text(count: int | None) -> str:
+    return "unknown iterations, counted once" if count is None else f"{count} iteration{'' if count == 1 else 's'}"
 
 
 class _BlockRun(NamedTuple):

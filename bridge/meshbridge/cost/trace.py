@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from meshbridge.cost.step import COMPUTE, LOOPS, MEMORY, PredictedStep, ScheduleSlice
-from meshbridge.ir.locations import location_at, scope_of
+from meshbridge.ir.locations import location_at, scope_of, user_line
 
 
 def chrome_trace(step: PredictedStep) -> str:
@@ -35,8 +35,8 @@ def _events(step: PredictedStep, tracks: dict[str, int]) -> Iterator[dict[str, A
 
 
 def name_of(part: ScheduleSlice) -> str:
-    """`dot_general model.py:42 x32`: the operation, its source line, and its executions if more than one."""
-    words = (part.name.partition(".")[2], location_at(part.location).short, f"x{part.executions}" if part.executions > 1 else "")
+    """`dot_general model.py:42 x32`: the operation, the user's line, and its executions if more than one."""
+    words = (part.name.partition(".")[2], user_line(part.location).short, f"x{part.executions}" if part.executions > 1 else "")
     return " ".join(filter(None, words))
 
 

@@ -25,7 +25,7 @@ from meshbridge.ir.mlir import BARRIER, MANUAL, REGION_OPS, MeshError, OpError, 
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.ops.option import Option, is_legal
 from meshbridge.ops.rule import Interface, Loop, ShardingRule, may_have_loops
-from meshbridge.text import public
+from meshbridge.text import did_you_mean, public
 
 AxisList: TypeAlias = Sequence[int | str]
 """Mesh axes from outer to inner, each by its number or its name."""
@@ -173,7 +173,8 @@ class _MutableProgram:
         if isinstance(axis, int) and not isinstance(axis, bool) and 0 <= axis < self.mesh.rank:
             return (axis,)
         names = ", ".join(f'"{name}"' for name in self.mesh.runs)
-        raise MeshError(f"error: found the axis {axis!r}, expected {names}, or a number from 0 to {self.mesh.rank - 1}")
+        near = did_you_mean(str(axis), self.mesh.runs)
+        raise MeshError(f"error: found the axis {axis!r}, expected {names}, or a number from 0 to {self.mesh.rank - 1}{near}")
 
     def _selected(self, mutation: Mutation) -> list[tuple[ir.Operation, frozenset[int]]]:
         if not mutation.op and not mutation.location and mutation.index is None:

@@ -12,6 +12,7 @@ from meshbridge.ir.rewrite import Pattern, rewriting
 from meshbridge.legalize import arg_reductions, branches, constants, fft, lookups, padded_windows, reads, row_lookups, tuples
 from meshbridge.legalize.expansions import batch_norm, einsum, legacy_calls, scan, shapes
 from meshbridge.legalize.table import PATTERNS, STATIC_FORMS, Legalizer
+from meshbridge.text import did_you_mean
 
 FAMILIES = (
     branches,
@@ -54,7 +55,8 @@ class Legalize(Pass):
     def __post_init__(self) -> None:
         """Raises MeshError for an unknown pattern."""
         if self.only and self.only not in PATTERNS:
-            raise MeshError(f"error: unknown pattern '{self.only}', expected one of {', '.join(sorted(PATTERNS))}")
+            near = did_you_mean(self.only, PATTERNS)
+            raise MeshError(f"error: unknown pattern '{self.only}', expected one of {', '.join(sorted(PATTERNS))}{near}")
 
     def run(self, module: ir.Module) -> bool:
         """Raises OpError for an op that no pattern can rewrite."""

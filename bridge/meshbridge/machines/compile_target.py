@@ -11,6 +11,7 @@ from meshbridge.ir.mlir import MeshError
 from meshbridge.machines import machine as machines
 from meshbridge.machines.machine import Machine, OptionSet
 from meshbridge.machines.target import Target, has_topology, of_machine, parse_layout
+from meshbridge.text import did_you_mean
 
 DEFAULT = "neutral"
 """The machine that a plan is made for unless somebody names one, or JAX's devices imply one."""
@@ -67,19 +68,14 @@ class CompileTarget:
         if not isinstance(machine, str):
             raise MeshError(f"error: machine is {machine!r}, expected the name of one or the path of its file, as a string")
         if compiler_options not in get_args(OptionSet):
-            expected = ", ".join(get_args(OptionSet))
+            expected = ", ".join(get_args(OptionSet)) + did_you_mean(str(compiler_options), get_args(OptionSet))
             raise MeshError(f"error: compiler-options is {compiler_options!r}, expected one of {expected}")
         limit = None if memory_limit is None else inf if memory_limit == UNLIMITED else bytes_in(memory_limit)
         if machine in NO_DEVICE:
             parse_layout(layout)
             return cls(machine, None, None, layout, compiler_options, limit)
-        try:
-            devices = of_machine(machine, layout, compiler_options) if has_topology(machine) else None
-            device = machines.named(machine).under(compiler_options) if devices is None else devices.machine
-        except MeshError as error:
-            if machines.is_path(machine):
-                raise
-            raise MeshError(str(error).replace("expected one of", f"expected one of {', '.join(NO_DEVICE)},")) from None
+        devices = of_machine(machine, layout, compiler_options) if has_topology(machine) else None
+        device = machines.named(machine, *NO_DEVICE).under(compiler_options) if devices is None else devices.machine
         if devices is None:
             parse_layout(layout)
         return cls(machine, device, devices, layout, compiler_options, limit)

@@ -21,6 +21,7 @@ from meshbridge.machines import order
 from meshbridge.machines.machine import Link
 from meshbridge.machines.order import Block, GridDigit
 from meshbridge.machines.target import ALL_AXES, Target
+from meshbridge.text import did_you_mean
 
 
 class OrderError(MeshError):
@@ -109,7 +110,8 @@ def place(mesh: Mesh, target: Target) -> Placement:
     allowed = {axis: _named(axis, layout[axis], physical, target) for axis in layout if axis in sizes}
     for axis in layout:
         if axis not in sizes:
-            raise MeshError(f"error: layout of '{axis}': mesh @{mesh.name} has no such axis, expected one of {', '.join(sizes)}")
+            axes = f"expected one of {', '.join(sizes)}{did_you_mean(axis, sizes)}"
+            raise MeshError(f"error: layout of '{axis}': mesh @{mesh.name} has no such axis, {axes}")
     taken = _assign(sizes, physical, allowed, target)
     parts: list[tuple[Part, ...]] = [()] * mesh.rank
     strides = dict.fromkeys(physical, 1)
@@ -204,7 +206,7 @@ def _named(axis: str, names: Sequence[str], physical: Sequence[Dimension], targe
     """Which dimensions an axis may be on."""
     known = dict.fromkeys(name for dimension in physical for name in (dimension.link.name, dimension.name))
     if unknown := [name for name in names if name not in known]:
-        expected = f"expected one of {', '.join(known)}"
+        expected = f"expected one of {', '.join(known)}{did_you_mean(unknown[0], known)}"
         raise MeshError(f"error: layout of '{axis}': machine '{target.text}' has no '{unknown[0]}', {expected}")
     return tuple(dimension.name in names or dimension.link.name in names for dimension in physical)
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.registry import Registry
+from meshbridge.text import did_you_mean
 
 PLATFORMS = ("tpu", "gpu", "cpu")
 """The kinds of devices."""
@@ -283,13 +284,17 @@ def find(platform: str, device: str) -> Machine:
             raise MeshError(f"{device}: error: expected a device of platform '{platform}', found one of '{machine.platform}'")
         return machine
     if (platform, device) not in machines():
-        known = ", ".join(name for kind, name in machines() if kind == platform)
-        raise MeshError(f"error: unknown {platform.upper()} '{device}', expected one of {known}, or the path of a {SUFFIX} file")
+        names = [name for kind, name in machines() if kind == platform]
+        raise MeshError(f"error: unknown {platform.upper()} '{device}', {_expected(device, names)}")
     return machines()[platform, device]
 
 
-def named(device: str) -> Machine:
-    """The machine of that name, of whichever platform, or in the file of that path.
+def _expected(device: str, names: Sequence[str]) -> str:
+    return f"expected one of {', '.join(names)}, or the path of a {SUFFIX} file{did_you_mean(device, names)}"
+
+
+def named(device: str, *also: str) -> Machine:
+    """The machine of that name, of whichever platform, or in the file of that path. The error names what may `also` be expected.
 
     Raises MeshError where there is none, and where a file does not say what it must.
     """
@@ -297,7 +302,7 @@ def named(device: str) -> Machine:
         return load(Path(device))
     known = {name: machine for (_, name), machine in machines().items()}
     if device not in known:
-        raise MeshError(f"error: unknown machine '{device}', expected one of {', '.join(known)}, or the path of a {SUFFIX} file")
+        raise MeshError(f"error: unknown machine '{device}', {_expected(device, [*also, *known])}")
     return known[device]
 
 

@@ -31,6 +31,9 @@ _PARTIAL = {
 OWN = "your program"
 """The requester of a collective that the program itself contains."""
 
+CHOSEN_HERE = "chosen here"
+"""The requester of a collective for which nobody asked."""
+
 
 class _PartialOrigin(NamedTuple):
     """What makes a value partial."""

@@ -110,7 +110,8 @@ def headline(report: Mapping[str, Any]) -> Iterator[Figure]:
         yield Figure(f"{report['tokens_per_second']:,.0f}", "tokens per second", f"{per_device:,.1f} per device")
     memory = report["memory"]
     parts = ", ".join(f"{part} {size_text(memory[part])}" for part in ("arguments", "results", "temporaries"))
-    yield Figure(size_text(memory["peak"]), "of memory", f"about, per device: {parts}")
+    donated = f", less {size_text(memory['donated'])} of donated arguments" if memory["donated"] else ""
+    yield Figure(size_text(memory["peak"]), "of memory", f"about, per device: {parts}{donated}")
     yield _work(report["work"])
 
 

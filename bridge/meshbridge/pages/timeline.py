@@ -10,8 +10,9 @@ from meshbridge.cost.trace import name_of, resources
 
 
 def timeline(step: PredictedStep) -> dict[str, Any]:
-    """`seconds` of the step, `names`, and `tracks`, each with a name, the number of lanes (loops are nested), and slices: lane,
-    number in `names`, start and length in microseconds, executions."""
+    """`seconds` of the step, `names`, `tracks` and `folds`. A track has a name, the number of lanes (loops are nested), and
+    slices: lane, number in `names`, start and length in microseconds, executions. A fold is where a loop repeats its first
+    iteration, which alone has slices: number in `names`, start, length, iterations."""
     names: dict[str, int] = {}
     numbers: dict[Hashable, int] = {}
 
@@ -29,7 +30,12 @@ def timeline(step: PredictedStep) -> dict[str, Any]:
         ]
         if slices:
             tracks.append({"name": resource, "lanes": 1 + max(lane for lane, *_ in slices), "slices": slices})
-    return {"seconds": step.seconds, "names": list(names), "tracks": tracks}
+    folds = [
+        [number(part), *map(_rounded, (part.start + first, part.seconds - first)), part.iterations]
+        for part in step.slices
+        if part.iterations > 1 and (first := part.seconds / part.iterations)
+    ]
+    return {"seconds": step.seconds, "names": list(names), "tracks": tracks, "folds": folds}
 
 
 def _in_lanes(slices: Iterable[ScheduleSlice]) -> list[tuple[int, ScheduleSlice]]:

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from meshbridge.analysis.known_values import Splat, known
 from meshbridge.cost.objective import objective
+from meshbridge.decide.choice import pricing_of
 from meshbridge.decide.decisions import (
     ANNOTATED,
     CHEAPEST,
@@ -21,6 +22,7 @@ from meshbridge.decide.decisions import (
     without_manual_axes,
 )
 from meshbridge.decide.read_annotations import STATEMENTS, decisions_from_annotations
+from meshbridge.decide.runner_up import runner_up
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.names import names_in
@@ -35,12 +37,12 @@ from meshbridge.machines.compile_target import BYTES_TARGET, CompileTarget
 from meshbridge.ops.boundary import boundary_sharding, record_result_shardings, return_equal_shards, set_boundary
 from meshbridge.ops.composites import composite_body
 from meshbridge.ops.irregular_shardings import splat_shard
-from meshbridge.ops.reasons import Reasons
+from meshbridge.ops.reasons import CHOSEN_HERE, Reasons
 from meshbridge.ops.rule import ShardingRule, shape_of
 from meshbridge.ops.spmd import SpmdProgram, lower_op, mask_padding
 from meshbridge.ops.unsupported import check_supported
 from meshbridge.partition.template import PartitionTemplate, padded_loops, partition_template, resharded
-from meshbridge.resharding import PlanOptions
+from meshbridge.resharding import Objective
 
 _IS_PARTITIONED = (
     "stands in a program that is not partitioned yet, where only mesh.sharding and mesh.shard may",
@@ -92,8 +94,8 @@ class MeshSpmdization(Pass):
         with module.context, ir.Location.unknown():
             decisions: Decisions = analyses.pop(Decisions, None) or decisions_from_annotations(module)
             for function in decisions.functions:
-                planning = objective(self.target, function.mesh).planning_on(function.mesh)
-                partitioner = _FunctionPartitioner(function, replace(planning, exact=self.resharding == "exact"))
+                planning_for = objective(self.target, function.mesh)
+                partitioner = _FunctionPartitioner(function, planning_for, exact=self.resharding == "exact")
                 partitioner.at.reasons = Reasons(function.mesh, names_in(function.function).results) if self.explain else None
                 partitioner.run(boundary=self.boundary or self.materialized)
                 if self.materialized:
@@ -123,7 +125,7 @@ def erase_unused(module: ir.Module, functions: set[str]) -> None:
         functions = functions & named
 
 
-_CHOSEN = {GIVEN: "your program gives the option", ANNOTATED: "chosen here"}
+_CHOSEN = {GIVEN: "your program gives the option", ANNOTATED: CHOSEN_HERE}
 """By reason of a decision, who has decided, if not meshbridge. Annotations are ops of their own, so ANNOTATED are results that
 the program leaves open."""
 
@@ -136,19 +138,22 @@ _HANDLERS: Registry[str, _Handler] = Registry("handler of partitioning")
 class _FunctionPartitioner:
     """Partitions one function in place according to decisions."""
 
-    def __init__(self, decisions: FunctionDecisions, resharding: PlanOptions) -> None:
+    def __init__(self, decisions: FunctionDecisions, planning_for: Objective, *, exact: bool = False) -> None:
         self.decisions = decisions
         self.function = decisions.function
         self.mesh = decisions.mesh
         self.block = self.function.regions[0].blocks[0]
         self._templates: dict[int, PartitionTemplate] = {}
         "By the identity of the decision, which repeated layers share."
+        self._said: dict[int, str] = {}
+        "Likewise, who has decided and why, if reasons are recorded."
         self._annotations: list[ir.Operation] = []
         self._inliner = Inliner({}, {})
         self._boundary_casts: list[ir.Operation] = []
         "Ops at the results of manual computations that give a value another sharding, and compute nothing."
         self.at = SpmdProgram(self.mesh, self.block)
-        self.at.resharding = resharding
+        self.at.resharding = replace(planning_for.planning_on(self.mesh), exact=exact)
+        self.pricing = pricing_of(self.mesh, planning_for)
 
     def run(self, *, boundary: bool) -> None:
         types = function_type(self.function)
@@ -189,7 +194,7 @@ class _FunctionPartitioner:
         for op, decision, following in zip(ops, decisions.ops, [*ops[1:], ops[-1]], strict=True):
             rule = decision.rule
             if self.at.reasons is not None:
-                self.at.reasons.chosen = _CHOSEN.get(decision.why, f"chosen here: {decision.why}")
+                self.at.reasons.chosen = self._chosen(op, decision)
             if rule is None:
                 self._follow(op, decision, following)
                 continue
@@ -210,6 +215,18 @@ class _FunctionPartitioner:
             if template.targets:
                 self._reshard_results(op, template.targets, following)
         return [self.at.sharding(value) or replicated(self.mesh, 0) for value in ops[-1].operands]
+
+    def _chosen(self, op: ir.Operation, decision: OpDecision) -> str:
+        """Who has decided about an op and why; the next best way to compute it, if the cheapest is taken."""
+        if decision.why == CHEAPEST:
+            if (said := self._said.get(id(decision))) is None:
+                arriving = [self.at.sharding(operand) for operand in op.operands]
+                shapes = [self.at.global_shape(operand) for operand in op.operands] + [shape_of(result) for result in op.results]
+                other = runner_up(op, decision, arriving, shapes, self.pricing)
+                text = "" if other is None else other.text()
+                said = self._said[id(decision)] = f"{CHOSEN_HERE}; next best: {text}" if text else CHOSEN_HERE
+            return said
+        return _CHOSEN.get(decision.why, f"{CHOSEN_HERE}: {decision.why}")
 
     def _reshard_results(self, op: ir.Operation, targets: Shardings, following: ir.Operation) -> None:
         """Reshards the results of an op to their decided shardings."""

@@ -19,6 +19,7 @@ from meshbridge.ir.locations import user_line
 from meshbridge.ir.mlir import MeshError, ir, main_function
 from meshbridge.ir.sharding import Mesh
 from meshbridge.pipeline import OnStage, Options
+from meshbridge.progress import OnProgress, each
 from meshbridge.read.formats import copy_module
 from meshbridge.reports.changes import (
     ANNOTATION_OF,
@@ -36,6 +37,7 @@ from meshbridge.reports.difference import Difference, came_partitioned, differen
 from meshbridge.reports.explanation_table import explanation_table
 from meshbridge.reports.families import Family, FamilyMember, Split, families
 from meshbridge.reports.report import Report, partition_and_report
+from meshbridge.reports.tables import unsharded
 from meshbridge.text import Tabular, counted, public
 
 SCHEMA = 1
@@ -131,6 +133,8 @@ class Explanation(Tabular):
 
     def remarks(self) -> tuple[str, ...]:
         """Remarks on the explanation, one sentence each."""
+        if said := unsharded(self.report):
+            return (said,)
         if not came_partitioned(self.report):
             return ()
         return ("all collectives are the program's own: it is partitioned already, and other shardings are resharded around it",)
@@ -171,10 +175,11 @@ def partition_and_explain(
     tries: int = TRIES,
     alone: bool = False,
     on_stage: OnStage | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Explanation:
     """Partitions `module`, and explains the shardings of the arguments and results whose paths match one of `patterns`; of all
     if there are none. At most `tries` alternatives are tried for each match; without patterns, for all arrays together. Arrays of
-    one family are one match: they are explained and changed together, unless `alone`.
+    one family are one match: they are explained and changed together, unless `alone`. Progress is that of the alternatives.
 
     Raises MeshError like `partition_and_report`, for a pattern without a match, for negative `tries`, and for a program that came
     partitioned.
@@ -194,9 +199,12 @@ def partition_and_explain(
     of_each = [[one] for one in ranked] if patterns else [ranked]
     chosen = {change for together in of_each for change in most_promising(together)[:tries]}
     explained = []
+    tries_of = {family: [change for change in possible[family] if change in chosen] for family in explained_families}
+    made = [change for changes in tries_of.values() for change in changes]
+    tried = {change: _try(change, annotated, report, options) for change in each(made, on_progress)}
     for family in explained_families:
-        changes = [change for change in possible[family] if change in chosen]
-        alternatives = [_try(change, annotated, report, options) for change in changes]
+        changes = tries_of[family]
+        alternatives = [tried[change] for change in changes]
         explained.append(
             Explained(
                 name=family.name,

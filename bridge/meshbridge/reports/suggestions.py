@@ -19,6 +19,7 @@ from meshbridge.ir.mlir import MeshError, ir, main_function
 from meshbridge.ir.sharding import Mesh
 from meshbridge.partitioning import partition_module
 from meshbridge.pipeline import OnStage, Options, Timing
+from meshbridge.progress import OnProgress, each
 from meshbridge.read.formats import copy_module
 from meshbridge.reports.changes import (
     SIDES,
@@ -59,10 +60,16 @@ class _PlanFigures(NamedTuple):
 
 
 def partition_and_suggest(
-    module: ir.Module, options: Options, count: int, *, tokens: float | None = None, on_stage: OnStage | None = None
+    module: ir.Module,
+    options: Options,
+    count: int,
+    *,
+    tokens: float | None = None,
+    on_stage: OnStage | None = None,
+    on_progress: OnProgress | None = None,
 ) -> tuple[Report, list[Timing]]:
     """`partition_and_report`, with at most `count` suggestions out of at most `TRIES * (count + 1)` tried changes. Changes that
-    cannot be partitioned, or whose plan exceeds the memory limit, are not suggested.
+    cannot be partitioned, or whose plan exceeds the memory limit, are not suggested. Progress is that of the changes.
 
     Raises MeshError like `partition_and_report`, if `count` is not positive, and for a program that came partitioned.
     """
@@ -73,7 +80,8 @@ def partition_and_suggest(
     report, timings, annotated, exposed = partition_and_observe(module, options, tokens=tokens, on_stage=on_stage)
     changes = _changes(annotated, report, exposed)[: TRIES * (count + 1)]
     before = _PlanFigures(report.seconds, report.wire_bytes, report.peak_bytes)
-    feasible = [(change, figures) for change in changes if (figures := _try(change, annotated, options)) is not None]
+    tried = ((change, _try(change, annotated, options)) for change in each(changes, on_progress))
+    feasible = [(change, figures) for change, figures in tried if figures is not None]
     saving = [plan for plan in feasible if plan[1].saves(before) >= LEAST]
     proposed = {(change.leaves, change.split) for change, _ in saving if change.split is not None}
     saving = [

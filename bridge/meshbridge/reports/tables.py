@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from textwrap import wrap
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from meshbridge.analysis.origins import Origin, Phase
@@ -11,13 +12,17 @@ from meshbridge.cost.by_module import ModuleTraffic
 from meshbridge.cost.communication import Collective
 from meshbridge.ir.locations import SourceLocation
 from meshbridge.ir.mlir import MeshError
-from meshbridge.text import joined, size_text, table, time_text
+from meshbridge.ops.reasons import CHOSEN_HERE
+from meshbridge.text import did_you_mean, joined, size_text, table, time_text
 
 if TYPE_CHECKING:
     from meshbridge.reports.report import Report
 
 By = Literal["collective", "module", "line"]
 """The rows of a table."""
+
+WIDTH = 120
+"""The columns in which reasons are written."""
 
 LEAST = 0.01
 """The table of collectives omits modules below this share of the wire bytes."""
@@ -26,9 +31,24 @@ LEAST = 0.01
 def report_table(report: Report, by: By = "collective") -> str:
     """See `Report.table`. Raises MeshError for another value of `by`."""
     if by not in get_args(By):
-        raise MeshError(f"error: by is {by!r}, expected one of {', '.join(get_args(By))}")
-    rows = {"collective": _by_collective, "module": _by_module, "line": _by_line}[by](report)
-    return joined([*rows, *_totals(report), *remarks_on(report), *_suggestions(report)])
+        near = did_you_mean(str(by), get_args(By))
+        raise MeshError(f"error: by is {by!r}, expected one of {', '.join(get_args(By))}{near}")
+    rows = {"collective": _by_collective, "module": _by_module, "line": _by_line}[by]
+    sent = [said] if (said := unsharded(report)) else [*rows(report), _sent(report)]
+    return joined([*sent, *_totals(report), *_attention(report), *_suggestions(report)])
+
+
+def unsharded(report: Report) -> str:
+    """Why there is nothing to communicate, if no argument and no result is sharded over devices; else empty."""
+    if report.collectives:
+        return ""
+    if not report.mesh.named_axes:
+        return "nothing is sharded: the program names no mesh, and runs on one device"
+    if report.mesh.size == 1:
+        return "nothing is sharded: the mesh has one device"
+    if any(any(array.sharding) or array.unreduced for array in (*report.arguments, *report.results)):
+        return ""
+    return f"nothing is sharded: each of the {report.mesh.size} devices computes the whole program"
 
 
 class _TableRow(NamedTuple):
@@ -58,9 +78,21 @@ def _by_collective(report: Report) -> Iterator[str]:
     for text, (row, _) in zip(drawn, ordered, strict=True):
         yield text
         if row.why:
-            yield f"    {row.why}" + (f" ({row.requested_by})" if row.requested_by else "")
+            yield from _reason_lines(row.why, "" if row.requested_by == CHOSEN_HERE else row.requested_by)
     if report.modules.modules:
         yield from ("", *_by_module(report, LEAST), "")
+
+
+def _reason_lines(why: str, requested_by: str) -> Iterator[str]:
+    """The reason for a collective, and who asked for it, on a line of its own if both are wider than a page."""
+    line = f"    {why} ({requested_by})" if requested_by else f"    {why}"
+    if len(line) <= WIDTH:
+        yield line
+        return
+    for text in filter(None, (why, requested_by)):
+        yield from wrap(
+            text, WIDTH, initial_indent="    ", subsequent_indent="      ", break_long_words=False, break_on_hyphens=False
+        )
 
 
 def _collective_row(report: Report, row: _TableRow, count: int) -> tuple[str, ...]:
@@ -160,10 +192,13 @@ def _share(wire: float, report: Report) -> str:
     return f"{wire / report.wire_bytes:.1%}" if report.wire_bytes else "-"
 
 
-def _totals(report: Report) -> Iterable[str]:
+def _sent(report: Report) -> str:
     kinds = ", ".join(f"{kind} {size_text(wire)}" for kind, wire in report.bytes_by_kind().items())
     started = f"{report.executions:,} collective{'' if report.executions == 1 else 's'}"
-    yield f"{size_text(report.wire_bytes)} on the wire per device and step, in {started}{f': {kinds}' if kinds else ''}"
+    return f"{size_text(report.wire_bytes)} on the wire per device and step, in {started}{f': {kinds}' if kinds else ''}"
+
+
+def _totals(report: Report) -> Iterable[str]:
     redundant = report.redundant_work
     for unit, kind in (("FLOPs of dot products and convolutions", "contractions"), ("elements of other arithmetic", "elements")):
         device = getattr(report.work, kind)
@@ -188,6 +223,12 @@ def _totals(report: Report) -> Iterable[str]:
 
 def remarks_on(report: Report) -> Iterable[str]:
     """What deserves attention, one sentence each."""
+    if said := unsharded(report):
+        yield said
+    yield from _attention(report)
+
+
+def _attention(report: Report) -> Iterable[str]:
     if report.unpredicted:
         yield f"no step is predicted, and the plan is made for the device alone: {report.unpredicted}"
     if report.why_machine and report.needed_work is not None:

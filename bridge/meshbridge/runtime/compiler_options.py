@@ -8,6 +8,7 @@ from typing import TypeAlias, get_args
 
 from meshbridge.ir.mlir import MeshError
 from meshbridge.machines.machine import Machine, OptionSet, OptionValue
+from meshbridge.text import did_you_mean
 
 Given: TypeAlias = OptionSet | Mapping[str, OptionValue]
 """What a Python caller passes: a set, or options by XLA's names on top of the default."""
@@ -23,7 +24,8 @@ class CompilerOptions:
 
     def __post_init__(self) -> None:
         if self.chosen not in (sets := get_args(OptionSet)):
-            raise MeshError(f"error: compiler-options is {self.chosen!r}, expected one of {', '.join(sets)}")
+            near = did_you_mean(str(self.chosen), sets)
+            raise MeshError(f"error: compiler-options is {self.chosen!r}, expected one of {', '.join(sets)}{near}")
 
     @classmethod
     def of(cls, request: Given) -> CompilerOptions:

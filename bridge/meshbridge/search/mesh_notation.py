@@ -12,6 +12,7 @@ from meshbridge.ir.sharding import MAX_DEVICES, Mesh
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.machines.layout import place
 from meshbridge.machines.target import of_machine
+from meshbridge.text import did_you_mean
 
 AXES = ("x", "y", "z", "w", "v", "u")
 """The names of unnamed axes."""
@@ -65,7 +66,8 @@ def _in_parts(mesh: Mesh, sub_axes: Mapping[str, Sequence[int]], parts: Mapping[
     for name, sizes in sub_axes.items():
         axis_sizes = dict(mesh.named_axes)
         if name not in axis_sizes:
-            raise MeshError(f"error: sub-axes of '{name}', expected an axis of the mesh: {', '.join(axis_sizes)}")
+            known = f"{', '.join(axis_sizes)}{did_you_mean(name, axis_sizes)}"
+            raise MeshError(f"error: sub-axes of '{name}', expected an axis of the mesh: {known}")
         sizes_text = "x".join(map(str, sizes))
         if len(sizes) < 2 or min(sizes) < 2 or prod(sizes) != axis_sizes[name]:
             raise MeshError(

@@ -28,6 +28,7 @@ from meshbridge.search.sharding_problem import ShardingProblem
 from meshbridge.search.sub_axis_hint import SubAxis, sub_axis_hint
 from meshbridge.search.trial import Trial, attempt, planned, variants
 from meshbridge.solver.solve import solve
+from meshbridge.text import time_text
 
 REFINED = 5
 """The number of cheapest starting points from which plans are refined at each price of memory."""
@@ -119,6 +120,10 @@ class MeshSearch:
     "The longest trial, in seconds."
     own: ShardedBoundary | None = None
     "The boundary that the annotations alone lead to, if there are any."
+    say: Callable[[str], None] | None = None
+    "Called with how far the search is, in words."
+    best_attempt: tuple[Trial, ir.Module] | None = None
+    "The fastest plan that fits, of those that are not planned with the user's options."
     is_interrupted: bool = False
     "Whether the user has interrupted it."
     final_plans: dict[ShardedBoundary, tuple[Trial, ir.Module]] = field(default_factory=dict)
@@ -232,6 +237,9 @@ class MeshSearch:
         seconds = min(MOST_SECONDS, max(LEAST_PART * self.request.seconds, PART * self.seconds_left))
         solution = solve(problem, seconds=seconds, clock=self.request.clock)
         self.bound, self.solving_seconds = solution.bound, self.request.clock() - began
+        self._say()
+        if solution.is_interrupted:
+            raise KeyboardInterrupt
         return relaxed.tensors(solution.chosen)
 
     def climb(self) -> None:
@@ -253,7 +261,9 @@ class MeshSearch:
         """Lower bound on the price of any other plan, as a fraction of this plan's price; 1 if unknown. The price of an unrefined
         starting point counts with the best inside for its arguments and results."""
         tensors = self.plans[best.boundary].tensors
-        cost = min(self.free.priced(tensors, self.pricing).total, self.free.refined_inside(tensors, self.pricing).total)
+        cost = self.free.priced(tensors, self.pricing).total
+        if not self.is_interrupted:
+            cost = min(cost, self.free.refined_inside(tensors, self.pricing).total)
         return min(1.0, self.bound / cost) if cost else 1.0
 
     def _try(self, plan: _Refined) -> Trial | None:
@@ -277,7 +287,21 @@ class MeshSearch:
 
     def _record(self, trial: Trial) -> None:
         self.trials.append(trial)
+        self._say()
         self.on_trial(trial, len(self.trials))
+
+    def _say(self) -> None:
+        """Says how far the search is, if somebody listens."""
+        if self.say is None:
+            return
+        tried = f"{len(self.trials)} plan{'' if len(self.trials) == 1 else 's'} tried"
+        if self.fitting:
+            best = self.fastest
+            tried += f", the best takes {time_text(best.seconds)}"
+            cost = self.free.priced(self.plans[best.boundary].tensors, self.pricing).total if self.bound else 0.0
+            if cost:
+                tried += f", no other less than {time_text(best.seconds * min(1.0, self.bound / cost))}"
+        self.say(tried)
 
     def _boundary(self, tensors: Sequence[Tensor]) -> ShardedBoundary:
         return boundary_of(self.free.graph, self.free.unfolded(tensors), self.pairs)
@@ -286,7 +310,12 @@ class MeshSearch:
         began = self.request.clock()
         attempted = attempt(self.legal, boundary, self.request.options.limited(inf), variant)
         self.slowest = max(self.slowest, self.request.clock() - began)
-        return None if attempted is None else attempted[0]
+        if attempted is None:
+            return None
+        trial = attempted[0]
+        if trial.peak_bytes <= self.limit and (self.best_attempt is None or speed(trial) < speed(self.best_attempt[0])):
+            self.best_attempt = attempted
+        return trial
 
     def result(self, until: float) -> SearchResult:
         """The best plan with the user's options: the faster one of `FINAL`, if there is time for both until then."""
@@ -315,6 +344,8 @@ class MeshSearch:
         Where the first is as fast with all of its shardings written, they are written."""
         options = self.request.options.limited(self.limit)
         fitting = [final_plan for final_plan in self.final_plans.values() if final_plan[0].peak_bytes <= self.limit]
+        if self.is_interrupted:
+            return self._best_so_far()
         best = min(fitting, key=lambda final_plan: speed(final_plan[0]), default=None)
         order = list(dict.fromkeys(trial.boundary for trial in sorted(self.fitting, key=speed)))
         own = [self.own] if self.own is not None and not {self.own, LEFT_OPEN}.isdisjoint(order) else []
@@ -325,8 +356,9 @@ class MeshSearch:
                 break
             try:
                 final_plan = attempt(self.legal, boundary, options, None)
-            except KeyboardInterrupt:  # return the best so far
-                break
+            except KeyboardInterrupt:
+                self.is_interrupted = True
+                return self._best_so_far()
             if final_plan is not None:
                 self.final_plans[boundary] = final_plan
                 best = final_plan if best is None or _is_better(final_plan[0], best[0]) else best
@@ -334,6 +366,12 @@ class MeshSearch:
         if best is None or (fastest.boundary not in self.final_plans and speed(fastest) < speed(best[0])):
             return fastest, planned(self.legal, fastest.boundary, options, fastest.variant)
         return best
+
+    def _best_so_far(self) -> tuple[Trial, ir.Module]:
+        """The fastest plan of those that are partitioned already: the user, who has interrupted the search, waits for it."""
+        tried = [] if self.best_attempt is None else [self.best_attempt]
+        fitting = [plan for plan in (*self.final_plans.values(), *tried) if plan[0].peak_bytes <= self.limit]
+        return min(fitting, key=lambda plan: speed(plan[0]))
 
     def too_large(self) -> MeshError:
         """The error if no plan fits."""

@@ -20,6 +20,7 @@ from meshbridge.pipeline import Options
 from meshbridge.search import clock as clocks
 from meshbridge.search.clock import Clock
 from meshbridge.search.mesh_notation import in_parts
+from meshbridge.text import did_you_mean
 
 _ENTRY = re.compile(r"\s*(\(([^()]*)\)|[^,()]+)\s*(?:,|$)")
 
@@ -199,7 +200,8 @@ def refuse_unused(module: ir.Module, mesh: Mesh, data_axes: Iterable[str]) -> No
     }
     for name in data_axes:
         if name not in mesh.runs:
-            raise MeshError(f"error: data-axis is '{name}', expected an axis of the mesh: {', '.join(mesh.runs)}")
+            known = f"{', '.join(mesh.runs)}{did_you_mean(name, mesh.runs)}"
+            raise MeshError(f"error: data-axis is '{name}', expected an axis of the mesh: {known}")
         if used.isdisjoint(mesh.runs[name]):
             raise MeshError(
                 f"error: data-axis is '{name}', along which nothing is sharded: fix the batch, as in \"batch/**=P('{name}')\""
@@ -212,7 +214,8 @@ def _split(fixed: Fixed, name: str, type_: ir.Type, mesh: Mesh) -> Split:
         raise MeshError(f"error: '{fixed.pattern}' names {len(fixed.spec)} dimensions, {name} has {len(shape)}")
     runs: Mapping[str, tuple[int, ...]] = mesh.runs
     if unknown := [name for names in fixed.spec for name in names if name not in runs]:
-        raise MeshError(f"error: '{fixed.pattern}': the mesh has no axis '{unknown[0]}', expected one of {', '.join(runs)}")
+        known = f"{', '.join(runs)}{did_you_mean(unknown[0], runs)}"
+        raise MeshError(f"error: '{fixed.pattern}': the mesh has no axis '{unknown[0]}', expected one of {known}")
     named = [*chain.from_iterable(fixed.spec)]
     if len({*named}) < len(named):
         raise MeshError(f"error: '{fixed.pattern}' names an axis twice: {', '.join(named)}")

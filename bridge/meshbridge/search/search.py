@@ -12,10 +12,11 @@ All axes are chosen at once: one after the other ends in data parallelism along 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, count
 from math import inf
+from typing import NamedTuple
 
 from meshbridge.dialect import build as make
 from meshbridge.dialect import reannotate
@@ -27,7 +28,9 @@ from meshbridge.ir.sharding import Mesh
 from meshbridge.ir.uses import is_argument
 from meshbridge.legalize.inline_calls import CALLEE, callee
 from meshbridge.pipeline import Options, build, run
+from meshbridge.progress import OnProgress
 from meshbridge.read.formats import copy_module
+from meshbridge.search.clock import WALL
 from meshbridge.search.constraints import Constraints, constraints_of
 from meshbridge.search.mesh_notation import in_parts, with_topology
 from meshbridge.search.mesh_search import EQUAL, MeshSearch, OnTrial, SearchResult, speed
@@ -35,22 +38,39 @@ from meshbridge.search.request import SearchRequest, fix, refuse_unused
 from meshbridge.search.sub_axis_hint import SubAxis
 
 
+class _Watch(NamedTuple):
+    """Who watches a search."""
+
+    on_trial: OnTrial
+    say: Callable[[str], None] | None
+
+
 def best_of(
-    module: ir.Module, meshes: Sequence[Mesh | None], request: SearchRequest, on_trial: OnTrial | None = None
+    module: ir.Module,
+    meshes: Sequence[Mesh | None],
+    request: SearchRequest,
+    on_trial: OnTrial | None = None,
+    on_progress: OnProgress | None = None,
 ) -> SearchResult:
     """The best plan of a program on the meshes, which share the time; None is the mesh that the program is sharded on.
 
     The same program and options give the same plan, unless the time is over before all plans are tried; an interrupt returns the
-    best plan so far. Raises MeshError where a program is sharded on another mesh, or on none and none is given; where fixed
-    shardings do not fit; and where no tried plan fits in memory: by how much, and which values take it.
+    best plan so far, at once. Progress is by the time that is spent. Raises MeshError where a program is sharded on another mesh,
+    or on none and none is given; where fixed shardings do not fit; and where no tried plan fits in memory: by how much, and which
+    values take it.
     """
+    began = WALL()
+    watch = _Watch(
+        on_trial or (lambda trial, number: None),
+        (lambda text: on_progress((WALL() - began) / request.seconds, text)) if on_progress is not None else None,
+    )
     until = request.clock() + request.seconds
     searches: list[MeshSearch] = []
     refused: list[MeshError] = []
     for number, mesh in enumerate(meshes):
         seconds_left = max(0.0, until - request.clock())
         try:
-            searches.append(_sought(module, mesh, replace(request, seconds=seconds_left / (len(meshes) - number)), on_trial))
+            searches.append(_sought(module, mesh, replace(request, seconds=seconds_left / (len(meshes) - number)), watch))
         except MeshError as error:
             refused.append(error)
         except KeyboardInterrupt:  # before there is a plan on this mesh
@@ -63,7 +83,7 @@ def best_of(
         raise refused[0]
     hint, divided = "", ""
     if len(meshes) == 1 and meshes[0] is not None and not request.parts and (part := searches[0].sub_axis_hint) is not None:
-        along_parts = _along_parts(module, searches[0], part, replace(request, seconds=until - request.clock()), on_trial)
+        along_parts = _along_parts(module, searches[0], part, replace(request, seconds=until - request.clock()), watch)
         if along_parts is None:
             hint = part.text
         elif along_parts.fastest.seconds < (1 - EQUAL) * searches[0].fastest.seconds:
@@ -89,19 +109,19 @@ def _best_as_a_whole(searches: Sequence[MeshSearch], request: SearchRequest, unt
 
 
 def _along_parts(
-    module: ir.Module, search: MeshSearch, part: SubAxis, request: SearchRequest, on_trial: OnTrial | None
+    module: ir.Module, search: MeshSearch, part: SubAxis, request: SearchRequest, watch: _Watch
 ) -> MeshSearch | None:
     """The search with the sub-axis as an axis; None if there is no time for it, or no plan."""
     if search.is_interrupted or not request.divides or request.seconds < 2 * search.final_seconds:
         return None
     try:
         (mesh,), parts = in_parts([search.mesh], {part.axis: (part.devices // part.part, part.part)})
-        return _sought(module, mesh, replace(request, parts=parts), on_trial)
+        return _sought(module, mesh, replace(request, parts=parts), watch)
     except (MeshError, KeyboardInterrupt):  # there is the plan along whole axes
         return None
 
 
-def _sought(module: ir.Module, mesh: Mesh | None, request: SearchRequest, on_trial: OnTrial | None) -> MeshSearch:
+def _sought(module: ir.Module, mesh: Mesh | None, request: SearchRequest, watch: _Watch) -> MeshSearch:
     """The search on a mesh after it has run and found a plan. Raises MeshError as `best_of` does."""
     until = request.clock() + request.seconds
     annotated, mesh = _annotated(module, mesh, request)
@@ -109,7 +129,7 @@ def _sought(module: ir.Module, mesh: Mesh | None, request: SearchRequest, on_tri
     with annotated.context, ir.Location.unknown():
         legal = copy_module(annotated)
         run(build(request.options).until("legal").starting_at("annotated").passes, legal, verified="none")
-        search = MeshSearch(annotated, legal, mesh, request, until, on_trial or (lambda trial, number: None))
+        search = MeshSearch(annotated, legal, mesh, request, until, watch.on_trial, say=watch.say)
         try:
             search.run()
         except KeyboardInterrupt:

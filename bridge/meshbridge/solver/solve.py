@@ -8,8 +8,7 @@ solved by HiGHS (`milp`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -56,6 +55,8 @@ class Solution:
     cost: float
     bound: float
     peak: float
+    is_interrupted: bool = False
+    "Whether the user has interrupted the solver."
 
     @property
     def gap(self) -> float:
@@ -95,8 +96,10 @@ def solve(
         raise MeshError("search: no choices are allowed together: some variable has none that each of its neighbours allows")
     search = _Search(problem, presolved, progress, clock)
     search.check_least()
-    with suppress(KeyboardInterrupt):  # return the best so far
+    try:
         search.run(deadline, starts)
+    except KeyboardInterrupt:
+        return replace(search.result(), is_interrupted=True)
     return search.result()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import get_args
 
-from meshbridge import conversion, partitioning, pipeline
+from meshbridge import conversion, partitioning, pipeline, progress
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.emit.python import program as python_file
 from meshbridge.ir.mlir import MeshError
@@ -28,7 +28,6 @@ from meshbridge.tools import (
     console,
     model_explorer,
     plan_commands,
-    progress,
     run_script_command,
     search_command,
     verify_command,
@@ -225,7 +224,7 @@ def _stage_steps(how: pipeline.Options) -> list[str]:
     return [_STAGES[stage.name] for stage in pipeline.build(how).stages]
 
 
-def _on_stage(steps: progress.CommandSteps) -> pipeline.OnStage:
+def _on_stage(steps: progress.WorkSteps) -> pipeline.OnStage:
     """Ends a step of a command when its stage is reached."""
     return lambda stage, _: steps.done(_STAGES[stage])
 
@@ -410,7 +409,9 @@ def report(options: argparse.Namespace) -> int:
             if options.suggest is None:
                 figures, _ = partition_and_report(program.module, how, tokens=tokens, on_stage=observe)
             else:
-                figures, _ = partition_and_suggest(program.module, how, options.suggest, tokens=tokens, on_stage=observe)
+                figures, _ = partition_and_suggest(
+                    program.module, how, options.suggest, tokens=tokens, on_stage=observe, on_progress=steps.part
+                )
     if options.perfetto is not None:
         files.write_bytes(options.perfetto, figures.perfetto().encode())
     if options.html is not None:

@@ -6,14 +6,14 @@ import argparse
 import os
 from typing import TYPE_CHECKING, get_args
 
-from meshbridge import pipeline
+from meshbridge import pipeline, progress
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import EXAMPLES
 from meshbridge.read import files
 from meshbridge.read.formats import Program
 from meshbridge.runtime.compiler_options import CompilerOptions
-from meshbridge.tools import arguments, console, progress
+from meshbridge.tools import arguments, console
 from meshbridge.tools.compare.contestants import OURS, PEERS
 from meshbridge.tools.compare.process import Limits
 

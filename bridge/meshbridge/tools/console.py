@@ -9,14 +9,14 @@ import argparse
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from meshbridge.ir.errors import MeshError, ShardingWarning
 from meshbridge.ir.garbage import rare_collections
-from meshbridge.text import visible
+from meshbridge.text import did_you_mean, visible
 
 if TYPE_CHECKING:
     from meshbridge.read.formats import Program
@@ -41,7 +41,10 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *arguments: Any, fill: Callable[[Parser], None] | None = None, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._fill = fill
+        self._is_command = fill is not None
         self._is_mixed = False
+        self._further_flags: Mapping[str, str] = {}
+        "Flags that are taken from the command line before it is parsed, and their help."
 
     def mix(self) -> None:
         """Allows positional arguments between options, also for arguments of variable number."""
@@ -50,12 +53,36 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, *arguments: Any, **named: Any) -> Any:  # argparse calls it for subcommands, too
         self.fill()
         if not self._is_mixed:
-            return super().parse_known_args(*arguments, **named)
+            namespace, unknown = super().parse_known_args(*arguments, **named)
+            if self._is_command and any(map(_is_flag, unknown)):  # the parser above does not know this one's flags
+                self._refuse(unknown)
+            return namespace, unknown
         self._is_mixed = False  # before Python 3.12 it recurses, for the options and for the positional arguments
         try:
             return super().parse_known_intermixed_args(*arguments, **named)
         finally:
             self._is_mixed = True
+
+    def parse_args(self, *arguments: Any, **named: Any) -> Any:
+        """argparse's own. Raises UsageError for arguments that are not known."""
+        namespace, unknown = self.parse_known_args(*arguments, **named)
+        if unknown:
+            self._refuse(unknown)
+        return namespace
+
+    def _refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """Raises UsageError for arguments that are not known, the first flag of which may be close to one that is."""
+        flag = next(filter(_is_flag, unknown), "").partition("=")[0]
+        near = did_you_mean(flag, (*self._option_string_actions, *self._further_flags))
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """argparse's own check that a value is one of the choices, with the choice that is close to it."""
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            near = did_you_mean(str(value), map(str, action.choices or ()))
+            raise argparse.ArgumentError(action, f"{error.message}{near}") from None
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: error: {message}")
@@ -72,8 +99,13 @@ class Parser(argparse.ArgumentParser):
 
     def add_completion(self, flags: Mapping[str, str] | None = None) -> None:
         """Adds `--print-completion`; `flags` are further flags and their help."""
+        self._further_flags = flags or {}
         help_ = "print what makes a shell complete this command's line"
-        self.add_argument("--print-completion", action=_PrintCompletion, choices=SHELLS, const=flags or {}, help=help_)
+        self.add_argument("--print-completion", action=_PrintCompletion, choices=SHELLS, const=self._further_flags, help=help_)
+
+
+def _is_flag(argument: str) -> bool:
+    return argument.startswith("-") and argument != "-"
 
 
 SHELLS = ("bash", "zsh", "tcsh")

@@ -17,8 +17,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from meshbridge.progress import RESTORED
 from meshbridge.text import visible
-from meshbridge.tools.progress import RESTORED
 
 READING_SECONDS = 6
 """The most CPU seconds for reading an input, plus one for each MiB. A thousand operations take 4 ms."""

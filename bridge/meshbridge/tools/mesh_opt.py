@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from meshbridge import pass_names, pipeline
+from meshbridge import pass_names, pipeline, progress
 from meshbridge.decide.mutation_script import read_mutations
 from meshbridge.decide.mutations import Mutation
 from meshbridge.dialect import assembly
@@ -22,7 +22,8 @@ from meshbridge.partition.mesh_spmdization import MeshSpmdization
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
 from meshbridge.reports.measured import mutate_and_measure
-from meshbridge.tools import arguments, console, expectations, progress
+from meshbridge.text import did_you_mean
+from meshbridge.tools import arguments, console, expectations
 from meshbridge.tools.crash_guard import guarded
 from meshbridge.tools.interface_text import interface_text, operations_text
 
@@ -105,12 +106,14 @@ def _check(options: argparse.Namespace) -> None:
     """Raises UsageError for options without effect, and for unknown formats and passes."""
     by_name = formats.formats()
     if options.emit_spelling is not None and options.emit_spelling not in by_name:
-        message = f"unknown format '{options.emit_spelling}', expected one of {', '.join(by_name)}"
+        known = f"{', '.join(by_name)}{did_you_mean(options.emit_spelling, by_name)}"
+        message = f"unknown format '{options.emit_spelling}', expected one of {known}"
         raise console.UsageError(f"mesh-opt: error: {message}")
     for when in ("before", "after"):
         for name in filter(None, vars(options)[f"mlir_print_ir_{when}"].split(",")):
             if name not in pass_names.passes_by_any_name():
-                raise console.UsageError(f"mesh-opt: error: --mlir-print-ir-{when}: unknown pass '{name}'")
+                near = did_you_mean(name, pass_names.passes_by_any_name())
+                raise console.UsageError(f"mesh-opt: error: --mlir-print-ir-{when}: unknown pass '{name}'{near}")
     values = {f"--{name.replace('_', '-')}": value not in (None, False, "") for name, value in vars(options).items()}
     texts = [f"--{name.replace('_', '-')}" for name in _TEXT_OPTIONS]
     useless: dict[str, str] = {}

@@ -6,14 +6,14 @@ import argparse
 from collections import deque
 from collections.abc import Mapping
 
-from meshbridge import pipeline
+from meshbridge import pipeline, progress
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir.mlir import MeshError
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
 from meshbridge.reports import PlannedProgram, difference_of, partition_and_explain
 from meshbridge.reports.explanation import TRIES
-from meshbridge.tools import console, progress
+from meshbridge.tools import console
 
 PLANNED = ("resharding", "machine", "memory_limit", "layout", "collectives", "inside")
 """The pipeline options of both commands."""
@@ -81,7 +81,13 @@ def explain(options: argparse.Namespace) -> int:
 
         with files.about(files.display_name(options.input), program.format.wording):
             explanation = partition_and_explain(
-                program.module, how, options.paths, tries=options.tries, alone=options.alone, on_stage=observe
+                program.module,
+                how,
+                options.paths,
+                tries=options.tries,
+                alone=options.alone,
+                on_stage=observe,
+                on_progress=steps.part,
             )
     console.say(explanation.to_json() if options.json else explanation.table())
     return 0

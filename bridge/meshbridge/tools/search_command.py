@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from meshbridge import conversion, partitioning, pipeline
+from meshbridge import conversion, partitioning, pipeline, progress
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.read import files, formats
 from meshbridge.search import mesh_notation
 from meshbridge.search.plan import plan_of
 from meshbridge.search.request import Fixed, SearchRequest
 from meshbridge.search.search import best_of
-from meshbridge.tools import arguments, console, progress
+from meshbridge.tools import arguments, console
 
 SECONDS = 60.0
 """The default time limit of a search."""
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
         program = console.read_program(options.input, options.dims)
         steps.done(_READING)
         meshes, request = request.on([] if options.mesh is None else mesh_notation.meshes(options.mesh), dict(options.sub_axes))
-        outcome = best_of(program.module, meshes, request)
+        outcome = best_of(program.module, meshes, request, on_progress=steps.part)
         steps.done(_SEARCHING)
         sharded = conversion.convert(replace(program, module=outcome.annotated), "sdy")
         plan = plan_of(outcome, sharded)

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshbridge import api
+from meshbridge import api, progress
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.dialect.names import names_of
 from meshbridge.ir.mlir import MeshError, ir
@@ -25,7 +25,6 @@ from meshbridge.read import files
 from meshbridge.runtime import pjrt, reference
 from meshbridge.runtime.pjrt import ShardedPort
 from meshbridge.text import Tabular, counted, joined, public
-from meshbridge.tools import progress
 
 INTEGERS = 8
 """The bound of random integers, which are often indices and must be in range."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from meshbridge import partitioning
+from meshbridge import partitioning, progress
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir.mlir import ir
 from meshbridge.lowering.local_program import annotate_local_program, shardings_between, speaks_of_devices
 from meshbridge.read import files, formats
-from meshbridge.tools import arguments, console, pass_verdicts, progress
+from meshbridge.tools import arguments, console, pass_verdicts
 from meshbridge.verify.verdict import MEMORY, Verdict, verify
 
 
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
             partitioned = _read_partitioned(source, options)
         steps.done(_PARTITIONING)
         with files.about(files.display_name(options.partitioned or options.input)):
-            verdict = verify(source, partitioned, seed=options.seed, memory=options.memory)
+            verdict = verify(source, partitioned, seed=options.seed, memory=options.memory, on_progress=steps.part)
     console.say(verdict.to_json() if options.json else verdict.table())
     return 0 if verdict.equal else 1
 

@@ -21,6 +21,7 @@ from meshbridge.verify.inputs import SMALL, draw, draw_by_lines, draw_small, dra
 from meshbridge.verify.machine import Observer, is_complex, is_float
 from meshbridge.verify.manual import ReplicaConflict
 from meshbridge.verify.program import Port, VerifiedProgram, compares_over_devices, matched, open_program
+from meshbridge.verify.progress import OnProgress, VerifyProgress
 from meshbridge.verify.trace import Capture, Parting, Tracer, describe
 
 RUNS = 2
@@ -185,24 +186,35 @@ def _positions(inputs: Sequence[Port]) -> list[int]:
     return sorted(sizes, reverse=True)[:MOST_POSITIONS]
 
 
-def verify(source: ir.Module, partitioned: ir.Module, *, seed: int = 0, runs: int = RUNS, memory: float = MEMORY) -> Verdict:
+def verify(
+    source: ir.Module,
+    partitioned: ir.Module,
+    *,
+    seed: int = 0,
+    runs: int = RUNS,
+    memory: float = MEMORY,
+    on_progress: OnProgress | None = None,
+) -> Verdict:
     """Evaluates both programs, each on its own devices, and compares all results element by element.
 
-    `memory` is in gigabytes. Raises MeshError for a program that has no exact evaluation, and for programs with different
-    arguments or results.
+    `memory` is in gigabytes. `on_progress` is called now and then with the share that is done and what is being done.
+    Raises MeshError for a program that has no exact evaluation, and for programs with different arguments or results.
     """
     source_program = open_program(source)
     partitioned_program = matched(source_program, open_program(partitioned))
     limit, primes, kinds = int(memory * 10**9), [], []
     masked = any(map(_is_mask, source_program.inputs))
-    for run in runs_of(partitioned_program, seed, runs):
+    planned = runs_of(partitioned_program, seed, runs)
+    progress = VerifyProgress(len(planned), on_progress)
+    for run in planned:
         field = run.field
         primes.append(field.prime)
         kinds.append(run.kind)
         inputs = run.inputs(source_program)
-        expected = source_program.evaluate(field, inputs, memory=limit)
+        expected = source_program.evaluate(field, inputs, memory=limit, observe=progress.observing("the source"))
         try:
-            results = partitioned_program.evaluate(field, inputs, memory=limit)
+            observe = progress.observing("the partitioned program")
+            results = partitioned_program.evaluate(field, inputs, memory=limit, observe=observe)
         except ReplicaConflict as error:
             numbers = partitioned_program.results_of(error.op, error.index) or [error.index]
             differences = tuple(ResultDifference(number, 0, 0, (), str(error)) for number in numbers[:1])

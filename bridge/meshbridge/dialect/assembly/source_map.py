@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from meshbridge.ir.mlir import FILE_LOCATION, ParseError, diagnostics_text, ir, walk
+from meshbridge.text import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +112,27 @@ def parse_module(source: SourceMap, rewritten: str, ctx: ir.Context) -> ir.Modul
             module = _parse(rewritten, source.filename)
         except ir.MLIRError as error:
             index = Lines(rewritten)
-            raise ParseError(diagnostics_text(error, source.filename, lambda at: _original_location(at, source, index))) from None
+            text = diagnostics_text(error, source.filename, lambda at: _original_location(at, source, index))
+            raise ParseError(text + _axes_hint(text, rewritten)) from None
         except MemoryError:
             raise ParseError(f"{source.filename}: error: a number in it asks for more memory than there is") from None
         if shifted := source.shifted_lines():
             _restore_columns(module, source, rewritten, shifted)
         return module
+
+
+_UNKNOWN_AXIS = re.compile(r'unknown axis name: "([^"]*)"')
+_MESH = re.compile(r"(?:sdy\.mesh @\w+ =|sdy\.sharding<mesh<|#sdy\.mesh)\s*<?\[([^\]]*)\]")
+_AXIS = re.compile(r'"([^"]*)"\s*=')
+
+
+def _axes_hint(diagnostic: str, text: str) -> str:
+    """A hint with the axes that the meshes of a program have, for a diagnostic of Shardy about one that they do not have."""
+    unknown = _UNKNOWN_AXIS.search(diagnostic)
+    axes = dict.fromkeys(axis for mesh in _MESH.findall(text) for axis in _AXIS.findall(mesh))
+    if unknown is None or not axes:
+        return ""
+    return f"\n  hint: the axes are {', '.join(axes)}{did_you_mean(unknown[1], axes)}"
 
 
 def _parse(text: str, filename: str) -> ir.Module:

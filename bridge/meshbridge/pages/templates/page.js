@@ -145,6 +145,7 @@ class Timeline {
   draw() {
     const svg = element("svg", { height: this.height, role: "img", "aria-label": "slices of the predicted step by resource" });
     this.ticks(svg);
+    for (const fold of this.data.folds) this.fold(svg, fold);
     this.data.tracks.forEach((track, index) => {
       svg.append(element("text", { x: 8, y: this.rows[index] + LANE / 2 + 4 }, track.name));
       this.track(svg, track, index);
@@ -161,6 +162,21 @@ class Timeline {
       svg.append(element("line", { x1: x, x2: x, y1: TOP - 6, y2: this.height, class: "grid" }));
       svg.append(element("text", { x: x + 3, y: 14, class: "tick" }, timeText(count * every)));
     }
+  }
+
+  fold(svg, [name, start, length, iterations]) {
+    const from = Math.max(this.x(start), LEFT), to = Math.min(this.x(start + length), this.width);
+    if (to - from < NARROW) return;
+    const said = `iterations 2 to ${iterations} of ${this.data.names[name]} are like the first, and are not drawn`;
+    this.data.tracks.forEach((track, index) => {
+      if (track.name === "loops") return;
+      const place = { x: from, y: this.rows[index], width: to - from, height: track.lanes * LANE - 3 };
+      const made = element("rect", { ...place, class: "fold" });
+      made.append(element("title", {}, said));
+      svg.append(made);
+    });
+    const shown = `iterations 2 to ${iterations} alike`;
+    if (to - from > shown.length * 6.5) svg.append(element("text", { x: from + 4, y: TOP + 14, class: "tick" }, shown));
   }
 
   track(svg, track, index) {

@@ -6,7 +6,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshbridge import pipeline
+from meshbridge import pipeline, progress
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, OpError, ir, walk_all
@@ -27,8 +28,8 @@ from meshbridge.read.import_shardings import ImportShardings
 from meshbridge.runtime import pjrt, targets
 from meshbridge.runtime.compiler_options import CompilerOptions
 from meshbridge.runtime.xla import OptionError
-from meshbridge.tools import progress, trial
-from meshbridge.tools.compare import process
+from meshbridge.tools import trial
+from meshbridge.tools.compare import child, process
 from meshbridge.tools.compare.child import ERRORS, EXECUTABLE, REFUSED, UNSHARDED, Request, reference_results
 from meshbridge.tools.compare.comparison import Comparison, TargetComparison
 from meshbridge.tools.compare.contestants import CONTESTANTS, OURS
@@ -37,6 +38,9 @@ from meshbridge.tools.compare.process import NO_LIMITS, Limits
 
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "meshbridge.tools.compare.child")
 """The command line of a child."""
+
+FORKS = hasattr(os, "fork")
+"""Whether children are forks of one process."""
 
 LEADERS = ("xla-shardy", "xla-gspmd")
 """The contestants whose outputs are the reference if the program has no unsharded form, in order."""
@@ -70,12 +74,16 @@ def compare(
         trial.check_room(ports)
     leaders = _leaders(module)
     order = (*leaders, *(name for name in CONTESTANTS if name not in leaders))
-    with tempfile.TemporaryDirectory() as folder, progress.shown((UNSHARDED, *order), quiet=quiet) as steps:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        _children(_virtual(needed)) as start,
+        progress.shown((UNSHARDED, *order), quiet=quiet, alike=True) as steps,
+    ):
         (Path(folder) / "program").write_bytes(mlir.to_bytecode(module))
 
         def run(contestant: str, *, lead: bool) -> Figures:
             request = Request(contestant, needed, seed, inputs and str(Path(inputs).resolve()), lead, machine=machine)
-            outcome = _outcome(Path(folder), request, limits, _virtual(needed))
+            outcome = _outcome(start, Path(folder), request, limits)
             steps.done(contestant)
             return outcome
 
@@ -111,20 +119,21 @@ def compare_for(
     comparisons = []
     contestants = [name for name in CONTESTANTS if name not in without]
     names = [f"{name}, {target.text}" for target in for_targets for name in contestants]
-    with tempfile.TemporaryDirectory() as name, progress.shown(names, quiet=quiet) as steps:
+    with tempfile.TemporaryDirectory() as name, progress.shown(names, quiet=quiet, alike=True) as steps:
         folder = Path(name)
         for target, module, used in work:
             (folder / "program").write_bytes(mlir.to_bytecode(module))
             figures, under = {}, _options(compiler_options, target, contestants)
-            for contestant in contestants:
-                options = under[contestant]
-                chosen = machine or machine_of(target, used)
-                chosen_set = compiler_options.chosen
-                request = Request(
-                    contestant, used, target=target.text, machine=chosen, option_set=chosen_set, compiler_options=options
-                )
-                figures[contestant] = _compile(folder, request, target, limits)
-                steps.done(f"{contestant}, {target.text}")
+            with _compilers(target) as start:
+                for contestant in contestants:
+                    options = under[contestant]
+                    chosen = machine or machine_of(target, used)
+                    chosen_set = compiler_options.chosen
+                    request = Request(
+                        contestant, used, target=target.text, machine=chosen, option_set=chosen_set, compiler_options=options
+                    )
+                    figures[contestant] = _compile(start, folder, request, target, limits)
+                    steps.done(f"{contestant}, {target.text}")
             comparisons.append(TargetComparison(target, used, figures, under, mlir.digest(module)))
     return tuple(comparisons)
 
@@ -148,7 +157,7 @@ def executable_for(
     `limits`.
     """
     module, used = _for_target(program, target)
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, _compilers(target) as start:
         folder = Path(name)
         (folder / "program").write_bytes(mlir.to_bytecode(module))
         under, chosen = _options(compiler_options, target, [OURS])[OURS], machine or machine_of(target, used)
@@ -156,7 +165,7 @@ def executable_for(
         request = Request(
             OURS, used, target=target.text, machine=chosen, option_set=chosen_set, keep=True, compiler_options=under
         )
-        figures = _compile(folder, request, target, limits)
+        figures = _compile(start, folder, request, target, limits)
         if figures.error:
             raise MeshError(figures.error if "error: " in figures.error else f"error: target '{target.text}': {figures.error}")
         return (folder / EXECUTABLE).read_bytes()
@@ -181,10 +190,15 @@ def _for_target(program: Program, target: Target) -> tuple[ir.Module, int]:
     return module, used
 
 
-def _compile(folder: Path, request: Request, target: Target, limits: Limits) -> Figures:
+def _compilers(target: Target) -> AbstractContextManager[process.Run]:
+    """How children that compile for a target are run."""
+    return _children(os.environ | targets.environment(target))
+
+
+def _compile(run: process.Run, folder: Path, request: Request, target: Target, limits: Limits) -> Figures:
     """Compiles for a target. Raises MeshError if the compiler refuses the options."""
     try:
-        return _outcome(folder, request, limits, os.environ | targets.environment(target))
+        return _outcome(run, folder, request, limits)
     except OptionError as error:
         raise MeshError(f"error: target '{target.text}': {error}") from None
 
@@ -196,12 +210,12 @@ def peer_results(module: ir.Module, *, seed: int, inputs: str) -> tuple[str, lis
     """
     _refuse_partitioned(module)
     devices = _devices(module, len(jax.devices()), "there are")
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, _children(_virtual(devices)) as start:
         folder = Path(name)
         (folder / "program").write_bytes(mlir.to_bytecode(module))
         for leader in _leaders(module):
             request = Request(leader, devices, seed, inputs and str(Path(inputs).resolve()), lead=True)
-            figures = _outcome(folder, request, environment=_virtual(devices))
+            figures = _outcome(start, folder, request)
             results = reference_results(folder)
             if not figures.error and results is not None:
                 return leader, results
@@ -242,11 +256,21 @@ def _check_inputs(ports: Sequence[pjrt.ShardedPort], path: str) -> None:
         port.fitted(f"argument {index}", array)
 
 
-def _outcome(folder: Path, request: Request, limits: Limits = NO_LIMITS, environment: Mapping[str, str] | None = None) -> Figures:
+@contextmanager
+def _children(environment: Mapping[str, str] | None = None) -> Iterator[process.Run]:
+    """How children are run: by forks of one process that has imported JAX, or each by COMMAND if the system has no forks."""
+    if FORKS:
+        with process.forking(child.__name__, environment) as run:
+            yield run
+    else:
+        yield lambda arguments, errors, limits: process.run([*COMMAND, *arguments], errors, limits, environment)
+
+
+def _outcome(run: process.Run, folder: Path, request: Request, limits: Limits = NO_LIMITS) -> Figures:
     """Runs a child; returns its figures, or how it ended without a result. Raises OptionError with XLA's message."""
     result = folder / "result.json"
     result.unlink(missing_ok=True)
-    error = process.run([*COMMAND, str(folder), json.dumps(asdict(request))], folder / ERRORS, limits, environment)
+    error = run([str(folder), json.dumps(asdict(request))], folder / ERRORS, limits)
     if error or not result.exists():
         return Figures(error=error or "it left no result")
     fields = json.loads(result.read_text())

@@ -6,15 +6,21 @@ silently if it gets none.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from select import select
+from tempfile import TemporaryFile
 from threading import Thread
 from time import monotonic
+from typing import IO, overload
 
 from meshbridge.ir.mlir import MeshError
 
@@ -34,6 +40,84 @@ class Limits:
 NO_LIMITS = Limits()
 
 
+Run = Callable[[Sequence[str], Path, Limits], str]
+"""Runs a child with these arguments, whose standard error is that file, under limits; returns how it failed, or ""."""
+
+
+@contextmanager
+def forking(module: str, environment: Mapping[str, str] | None = None) -> Iterator[Run]:
+    """Runs `module.main` in children of one process (`fork_server`), which imports the module once, and ends with the context.
+
+    The function raises MeshError if memory is limited and the system does not tell how much a process uses, and if the module
+    cannot be imported.
+    """
+    command = [sys.executable, "-m", "meshbridge.tools.compare.fork_server", module]
+    with (
+        TemporaryFile() as log,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment, bufsize=0
+        ) as server,
+    ):
+        forks = _Forks(server, log)
+        try:
+            yield forks.run
+        finally:
+            forks.end()
+
+
+class _Forks:
+    """The children of a server, one after the other."""
+
+    def __init__(self, server: subprocess.Popen[bytes], log: IO[bytes]) -> None:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        self._server, self._requests, self._answers, self._log = server, server.stdin, server.stdout, log
+        self._text = b""
+        self._running: int | None = None
+        "The number of the process of the present child."
+
+    def run(self, arguments: Sequence[str], errors: Path, limits: Limits) -> str:
+        """See `Run`."""
+        try:
+            self._requests.write(json.dumps({"arguments": [*arguments], "errors": str(errors)}).encode() + b"\n")
+            process = self._running = self._next()
+            excess, status = _watch(self._next, process, limits)
+            if status is None:
+                os.kill(process, signal.SIGKILL)
+                self._next()
+            self._running = None
+        except (BrokenPipeError, EOFError):
+            self._log.seek(0)
+            said = _last_words(self._log.read().decode(errors="replace").splitlines())
+            raise MeshError(f"error: no process can be started: {said}") from None
+        return excess or _ended(status or 0, errors)
+
+    @overload
+    def _next(self) -> int: ...
+
+    @overload
+    def _next(self, seconds: float | None) -> int | None: ...
+
+    def _next(self, seconds: float | None = None) -> int | None:
+        """The next number that the server says; None if it says none within so many seconds. Raises EOFError if it has ended."""
+        while b"\n" not in self._text:
+            if seconds is not None and not select([self._answers], [], [], max(0.0, seconds))[0]:
+                return None
+            piece = self._answers.read(64)
+            if not piece:
+                raise EOFError
+            self._text += piece
+        line, _, self._text = self._text.partition(b"\n")
+        return int(line)
+
+    def end(self) -> None:
+        """Ends the server, and a child that still runs."""
+        self._server.kill()
+        if self._running is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._running, signal.SIGKILL)
+
+
 def run(command: Sequence[str], errors: Path, limits: Limits = NO_LIMITS, environment: Mapping[str, str] | None = None) -> str:
     """Runs `command`, with the file `errors` as its standard error. Returns how it failed, or "".
 
@@ -46,14 +130,23 @@ def run(command: Sequence[str], errors: Path, limits: Limits = NO_LIMITS, enviro
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=stderr, env=environment) as child,
     ):
         try:
-            excess = _watch(child, limits)
+            excess, _ = _watch(lambda seconds: _waited(child, seconds), child.pid, limits)
         finally:
             child.kill()  # if it still runs
-    if excess:
-        return excess
-    if child.returncode == 0:
-        return ""
-    return f"{_ending(child.returncode)}: {_last_words(errors.read_text(errors='replace').splitlines())}"
+    return excess or _ended(child.returncode, errors)
+
+
+def _waited(child: subprocess.Popen[bytes], seconds: float | None) -> int | None:
+    """The status of a process, None if it still runs after so many seconds."""
+    try:
+        return child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _ended(status: int, errors: Path) -> str:
+    """How a process failed, by its status and the file with its standard error; "" if it did not."""
+    return f"{_ending(status)}: {_last_words(errors.read_text(errors='replace').splitlines())}" if status else ""
 
 
 def end_with_parent() -> None:
@@ -66,21 +159,19 @@ def end_with_parent() -> None:
     Thread(target=wait, daemon=True).start()
 
 
-def _watch(child: subprocess.Popen[bytes], limits: Limits) -> str:
-    """Waits until a process ends, or exceeds a limit; returns which, or ""."""
+def _watch(wait: Callable[[float | None], int | None], process: int, limits: Limits) -> tuple[str, int | None]:
+    """Waits until a process ends, or exceeds a limit; returns which, or "", and its status if it has ended. `wait` returns the
+    status, or None if the process still runs after so many seconds."""
     started = monotonic()
     while True:
         remaining = None if limits.seconds is None else limits.seconds - (monotonic() - started)
         if remaining is not None and remaining <= 0:
-            return f"not done within {limits.seconds:g} seconds"
+            return f"not done within {limits.seconds:g} seconds", None
         step = remaining if limits.gigabytes is None else min(WATCHED_SECONDS, remaining or WATCHED_SECONDS)
-        try:
-            child.wait(step)
-        except subprocess.TimeoutExpired:
-            if limits.gigabytes is not None and _memory(child.pid) > limits.gigabytes * 1e9:
-                return f"needs more than {limits.gigabytes:g} GB of memory"
-        else:
-            return ""
+        if (status := wait(step)) is not None:
+            return "", status
+        if limits.gigabytes is not None and _memory(process) > limits.gigabytes * 1e9:
+            return f"needs more than {limits.gigabytes:g} GB of memory", None
 
 
 def _memory(process: int) -> int:
