@@ -21,7 +21,7 @@ from meshbridge.lowering.replicas import find_replicas
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.machines.layout import place
 from meshbridge.pipeline import DEFAULTS, OnPass, OnStage, Options, Timing
-from meshbridge.plan_variants import Planner
+from meshbridge.plan_variants import VariantPlanner
 from meshbridge.read.formats import copy_module, replace_content
 
 LOG = logging.getLogger("meshbridge")
@@ -64,7 +64,7 @@ def partition_module(
     else:
         run(stages.until("legal"), after={"annotated": lambda: _check_mesh(module, target)})
         if target.devices is not None or target.written_limit < inf:
-            plan = Planner(copy_module(module), options, run.timings, on_pass).best()
+            plan = VariantPlanner(copy_module(module), options, run.timings, on_pass).best()
             LOG.debug("plans are compared after %.3f s, of them is taken %s", time.perf_counter() - began, plan.variant)
             if options.emit == "annotated":
                 run(pipeline.build(options, plan.variant).starting_at("legal"))
@@ -123,7 +123,7 @@ def _check_mesh(module: ir.Module, target: CompileTarget) -> None:
 
 def _fit(module: ir.Module, legal: ir.Module, options: Options, timings: list[Timing], on_pass: OnPass | None) -> None:
     """Replaces a plan that does not fit the memory of a device by one that does, if there is one."""
-    fitting = Planner(legal, options, timings, on_pass).fitting(module)
+    fitting = VariantPlanner(legal, options, timings, on_pass).fitting(module)
     if fitting is not None:
         replace_content(module, fitting.module)
 

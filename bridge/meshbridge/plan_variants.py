@@ -120,7 +120,7 @@ def admitted(variants: Sequence[PlanVariant], seconds: Sequence[float]) -> list[
 
 
 @dataclass(frozen=True)
-class Planner:
+class VariantPlanner:
     """Plans a `legal` module, which stays as it is but for the numbering of axes, in variants that share what does not depend on
     their prices."""
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from meshbridge import pipeline
 from meshbridge.cost.schedule import Task, list_schedule
-from meshbridge.cost.step import PredictedStep, Schedule, predict
+from meshbridge.cost.step import PredictedStep, StepSchedule, predict
 from meshbridge.dialect import assembly
 from meshbridge.ir.mlir import context
 from meshbridge.ir.passes import Analyses
@@ -217,9 +217,9 @@ def test_passes_share_a_schedule_until_one_changes_the_program() -> None:
     module = read(gather("w", "s") + product("p", "w", "x") + f"return %p : {TENSOR}", f"%s: {SHARD}, %x: {TENSOR}", TENSOR)
     analyses: Analyses = {}
     pipeline.run((KeepSchedule(target),), module, analyses=analyses)
-    found = analyses[Schedule]
+    found = analyses[StepSchedule]
     pipeline.run((KeepSchedule(target),), module, analyses=analyses)
-    assert analyses[Schedule] is found
+    assert analyses[StepSchedule] is found
     pipeline.run((LowerCollectives(),), module, analyses=analyses)
     assert not analyses
 

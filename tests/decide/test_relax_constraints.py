@@ -21,7 +21,7 @@ from meshbridge.ir.mlir import context, find, ir
 from meshbridge.machines import machine
 from meshbridge.ops.rule import Interface
 from meshbridge.pipeline import PlanVariant
-from meshbridge.plan_variants import WORTH_OPENING, Planner, admitted
+from meshbridge.plan_variants import WORTH_OPENING, VariantPlanner, admitted
 from meshbridge.read import formats
 from meshbridge.resharding import BYTES
 from testdata.realistic.catalogue import build as build_realistic
@@ -85,7 +85,7 @@ def planned(jitted: Any, arguments: Any, machine: str, **way: Any) -> ir.Module 
     module = formats.unpack(jax.export.export(jitted)(*arguments), context()).module
     options = pipeline.Options.of(machine=machine, emit="mesh")
     pipeline.run(pipeline.build(options).until("legal").passes, module)
-    plan = Planner(module, options).plan(PlanVariant(**way))
+    plan = VariantPlanner(module, options).plan(PlanVariant(**way))
     return None if plan is None else plan.module
 
 

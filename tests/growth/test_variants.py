@@ -34,7 +34,7 @@ def test_plans_for_a_topology_share_what_does_not_depend_on_prices(
     """Annotations are propagated once. The variants of the same prices begin with the same refinements. A plan is predicted at
     most twice: before the last pass that asks, which changes it, and after it."""
     counts: Counter[str] = Counter()
-    for owner, name in ((decide, "propagated"), (routes, "_refined"), (plan_variants.Planner, "plan"), (step, "_body")):
+    for owner, name in ((decide, "propagated"), (routes, "_refined"), (plan_variants.VariantPlanner, "plan"), (step, "_body")):
         _counted(owner, name, counts, monkeypatch)
     module = formats.unpack(gpt(2).export_for("cpu"), context()).module
     options = Options.of(machine="h100:1x2x4", compiler_options=compiler_options, memory_limit="none")

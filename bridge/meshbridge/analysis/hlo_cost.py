@@ -14,7 +14,7 @@ from meshbridge.analysis import hlo
 from meshbridge.analysis.hlo import Computation, HloError, Instruction
 from meshbridge.analysis.hlo_executions import Executions
 from meshbridge.analysis.hlo_kernel_time import Roofline, kernel_time
-from meshbridge.analysis.hlo_schedule import Schedule
+from meshbridge.analysis.hlo_schedule import HloSchedule
 from meshbridge.analysis.ring import WIRE_BYTES
 
 _CYCLES = re.compile(r'"estimated_cycles":"(-?\d+)"')
@@ -82,7 +82,7 @@ def gpu_time(text: str, log: str, roofline: Roofline) -> GpuTime:
     """
     module = hlo.read(text)
     times = _scheduled_times(log, module.name)
-    schedule = Schedule(module)
+    schedule = HloSchedule(module)
     unmodelled: dict[str, None] = {}
 
     def kernels(computation: Computation) -> Iterator[float]:

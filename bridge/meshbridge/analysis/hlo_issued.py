@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from meshbridge.analysis.hlo import Computation, HloError, HloModule, Instruction
-from meshbridge.analysis.hlo_schedule import Schedule
+from meshbridge.analysis.hlo_schedule import HloSchedule
 from meshbridge.analysis.ring import WIRE_BYTES
 
 Site = tuple[Computation, Instruction]
@@ -44,7 +44,7 @@ class IssuedCollective:
 
 def issued_collectives(module: HloModule) -> dict[tuple[str, str], list[IssuedCollective]]:
     """By computation and instruction, the collectives that it starts. Raises HloError for one without an end."""
-    schedule = Schedule(module)
+    schedule = HloSchedule(module)
     issued: dict[tuple[str, str], list[IssuedCollective]] = defaultdict(list)
     chains: dict[str, dict[str, list[tuple[Site, Site]]]] = {_START: defaultdict(list), _DONE: defaultdict(list)}
     for computation, op in _scheduled(module):
@@ -94,7 +94,7 @@ def _fused_collectives(module: HloModule, op: Instruction) -> Iterator[Site]:
                 yield body, inner
 
 
-def _begun(schedule: Schedule, computation: Computation, op: Instruction, site: Site, *, fused: bool) -> IssuedCollective:
+def _begun(schedule: HloSchedule, computation: Computation, op: Instruction, site: Site, *, fused: bool) -> IssuedCollective:
     if not op.opcode.endswith("-start") or op.attribute("is_sync") == "true":
         return IssuedCollective(*site, fused=fused)
     done = schedule.done(computation, op)

@@ -33,7 +33,7 @@ _PASSING = frozenset({"async-update", "get-tuple-element", "tuple", "bitcast", "
 """Opcodes that pass on the state of an asynchronous instruction."""
 
 
-class Schedule:
+class HloSchedule:
     """The order in which one device executes its instructions."""
 
     def __init__(self, module: HloModule) -> None:

@@ -24,7 +24,7 @@ from meshbridge.cost.fusion import Buffers, Fusion, SourceBuffers
 from meshbridge.cost.schedule import Task, list_schedule
 from meshbridge.cost.seconds import Time, op_time
 from meshbridge.dialect.module_mesh import declared_meshes
-from meshbridge.ir.block_index import BlockIndex, BlockOp, Values
+from meshbridge.ir.block_index import BlockIndex, BlockOp, ValueNumbers
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir, main_function
 from meshbridge.ir.passes import Analyses, Recomputable
 from meshbridge.ir.sharding import Axes, Mesh
@@ -113,7 +113,7 @@ class OpRun(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Schedule(Recomputable):
+class StepSchedule(Recomputable):
     """The predicted step of a module, by operation."""
 
     seconds: float
@@ -126,7 +126,7 @@ class Schedule(Recomputable):
     times: Mapping[ir.Operation, Time]
     "The time of each collective, without what it waits for."
 
-    def among(self, copies: Mapping[ir.Operation, ir.Operation]) -> Schedule:
+    def among(self, copies: Mapping[ir.Operation, ir.Operation]) -> StepSchedule:
         """The same of a copy of the module."""
         runs = {copies[op]: run for op, run in self.runs.items()}
         return replace(self, runs=runs, times={copies[op]: time for op, time in self.times.items()})
@@ -137,21 +137,23 @@ class Schedule(Recomputable):
         return _exposed(self)
 
 
-def schedule(module: ir.Module, target: CompileTarget, *, analyses: Analyses | None = None, epilogues: bool = False) -> Schedule:
+def schedule(
+    module: ir.Module, target: CompileTarget, *, analyses: Analyses | None = None, epilogues: bool = False
+) -> StepSchedule:
     """The predicted step of a module; without a topology, all links count as equal. With `epilogues` products write the results
     of elementwise operations on theirs. `analyses` of the module have it, unless with epilogues, or get it.
 
     Raises MeshError as `predict` does, and for a target without a device.
     """
-    if analyses is not None and Schedule in analyses and not epilogues:
-        known: Schedule = analyses[Schedule]
+    if analyses is not None and StepSchedule in analyses and not epilogues:
+        known: StepSchedule = analyses[StepSchedule]
         return known
     analyses = {} if analyses is None else analyses
     prediction = _Prediction(target.device, CollectiveTimes.on(module, target), analyses, epilogues)
     run = prediction.execution(_body(module))
-    found = Schedule(run.seconds, run.compute_seconds, run.communication_seconds, prediction.runs, prediction.times)
+    found = StepSchedule(run.seconds, run.compute_seconds, run.communication_seconds, prediction.runs, prediction.times)
     if not epilogues:
-        analyses[Schedule] = found
+        analyses[StepSchedule] = found
     return found
 
 
@@ -342,7 +344,7 @@ class _Prediction:
             busy |= {COMPUTE: copying}
         return _Run(op, seconds, copying, time.seconds, busy, shown)
 
-    def _kernel(self, made: BlockOp, values: Values, moved_bytes: float) -> _Run:
+    def _kernel(self, made: BlockOp, values: ValueNumbers, moved_bytes: float) -> _Run:
         """An operation with its fused operands, which moves so many bytes. Arithmetic on scalars is part of other kernels."""
         if all(_is_single(values.all[value]) for value in (*made.results, *made.operands)):
             return _Run(made.op)

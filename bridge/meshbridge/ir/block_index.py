@@ -11,7 +11,7 @@ from meshbridge.ir.mlir import ir, walk
 from meshbridge.ir.passes import Analyses, Recomputable
 
 
-class Values(dict[ir.Value, int]):
+class ValueNumbers(dict[ir.Value, int]):
     """The numbers of the values of a module: looking up a number is many times faster than asking MLIR which values are equal."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class BlockOp(NamedTuple):
     "The operands, and those of all operations in its regions."
 
     @classmethod
-    def of(cls, op: ir.Operation, values: Values) -> BlockOp:
+    def of(cls, op: ir.Operation, values: ValueNumbers) -> BlockOp:
         """The operation, read from MLIR."""
         number = values.__getitem__
         operands = tuple(map(number, op.operands))
@@ -60,9 +60,9 @@ class BlockOp(NamedTuple):
 class BlockIndex:
     """The operations of a block that does not change meanwhile."""
 
-    def __init__(self, block: ir.Block, values: Values | None = None) -> None:
+    def __init__(self, block: ir.Block, values: ValueNumbers | None = None) -> None:
         self.block = block
-        self.values = Values() if values is None else values
+        self.values = ValueNumbers() if values is None else values
         self.operations = [BlockOp.of(view.operation, self.values) for view in block.operations]
         self.makers: dict[int, int] = {}
         "By result, the number of its operation."
@@ -99,5 +99,5 @@ class BlockIndex:
 
 @dataclass
 class _Indexes(Recomputable):
-    values: Values = field(default_factory=Values)
+    values: ValueNumbers = field(default_factory=ValueNumbers)
     by_block: dict[ir.Block, BlockIndex] = field(default_factory=dict)

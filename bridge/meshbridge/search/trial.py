@@ -14,7 +14,7 @@ from meshbridge.decide.split_queries import has_scores
 from meshbridge.ir.mlir import MeshError, ir, main_function
 from meshbridge.partitioning import partition_module
 from meshbridge.pipeline import Options, PlanVariant
-from meshbridge.plan_variants import Planner, open_variants, ring_variants
+from meshbridge.plan_variants import VariantPlanner, open_variants, ring_variants
 from meshbridge.read.formats import copy_module
 from meshbridge.search.boundary import ShardedBoundary
 
@@ -67,7 +67,7 @@ def planned(legal: ir.Module, boundary: ShardedBoundary, options: Options, varia
         if variant is None:
             partition_module(module, options)
             return module
-        plan = Planner(module, options).plan(variant)
+        plan = VariantPlanner(module, options).plan(variant)
         if plan is None:
             raise MeshError("error: the program has no plan of its own in this variant")
         return plan.module

@@ -12,7 +12,7 @@ from math import prod
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect.attributes import integers, integers_attr
 from meshbridge.dialect.ops import OPERATION_NAMES
-from meshbridge.ir.block_index import BlockOp, Values
+from meshbridge.ir.block_index import BlockOp, ValueNumbers
 from meshbridge.ir.builder import Builder, element_of, shape_of
 from meshbridge.ir.elements import neutral, resized
 from meshbridge.ir.mlir import ir
@@ -51,7 +51,7 @@ class ChunkedOp:
 class ChunkedOps:
     """How operations work on chunks: one computation for all that are alike."""
 
-    def __init__(self, values: Values, pieces: int) -> None:
+    def __init__(self, values: ValueNumbers, pieces: int) -> None:
         self.pieces = pieces
         self._values = values
         self._interface = Interface()

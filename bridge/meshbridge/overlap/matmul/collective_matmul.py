@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import ClassVar
 
 from meshbridge.cost.overlap_costs import OverlapCosts
-from meshbridge.cost.step import Schedule, schedule
+from meshbridge.cost.step import StepSchedule, schedule
 from meshbridge.ir.mlir import MeshError, ir, walk_all
 from meshbridge.ir.passes import Analyses, Pass, register
 from meshbridge.machines.compile_target import CompileTarget
@@ -92,7 +92,7 @@ class CollectiveMatmul(Pass):
         copy = copy_module(before.module)
         copies = dict(zip(walk_all(before.module), walk_all(copy), strict=True))
         step = schedule(before.module, target, analyses=analyses).among(copies)
-        for division in self._chosen(copy, {Schedule: step}):
+        for division in self._chosen(copy, {StepSchedule: step}):
             division.rewrite()
         yield Trial(copy)
 

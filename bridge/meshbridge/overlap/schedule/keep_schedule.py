@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from meshbridge.cost.collective_ops import issued_kind
 from meshbridge.cost.objective import COMBINED_BYTES
-from meshbridge.cost.step import OpRun, Schedule, schedule
+from meshbridge.cost.step import OpRun, StepSchedule, schedule
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.ir.block_index import BlockIndex
 from meshbridge.ir.builder import Builder
@@ -119,7 +119,7 @@ class _Tie:
 class _ScheduledBlock:
     """The operations of a block by number, with their dependences and their predicted runs."""
 
-    def __init__(self, index: BlockIndex, step: Schedule, large: Container[ir.Operation], late_scheduled: str) -> None:
+    def __init__(self, index: BlockIndex, step: StepSchedule, large: Container[ir.Operation], late_scheduled: str) -> None:
         self.index = index
         self.block = block = index.block
         self.late_scheduled = late_scheduled
