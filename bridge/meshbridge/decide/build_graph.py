@@ -12,6 +12,7 @@ from meshbridge.analysis.known_values import is_splat
 from meshbridge.analysis.trip_count import trip_count
 from meshbridge.decide.choice import Pricing
 from meshbridge.decide.dynamic_sizes import refuse_dynamic_sizes
+from meshbridge.decide.frozen import frozen_tensors
 from meshbridge.decide.graph import Graph, Node, NodeKind, Tensor
 from meshbridge.decide.option_attribute import option_attribute
 from meshbridge.decide.required_subaxes import may_require_subaxes
@@ -73,6 +74,8 @@ class GraphBuilder:
         "Per tensor in a group, the source location of the statement that puts it there."
         self._added: dict[int, ir.Value] = {}
         "Per carried tensor that a loop only adds to, the added value."
+        self._unchanged: dict[int, int] = {}
+        "Per tensor that a loop carries unchanged, the tensor that it starts from."
         self._stacked: dict[int, tuple[ir.Value, int]] = {}
         "Per carried tensor that a loop only writes rows into, the row and the number of rows."
         self._reader_sizes: dict[int, list[int]] = {}
@@ -97,6 +100,7 @@ class GraphBuilder:
         self._block(block, 1, ())
         share_tensors(self.graph, self._groups.values(), self._members)
         self.graph.connect(self._returned)
+        self.graph.frozen = frozen_tensors(self.graph, self._unchanged)
         return self.graph
 
     def tensor(self, value: ir.Value) -> int:
@@ -289,7 +293,7 @@ class GraphBuilder:
             self.identity(terminator, index, self.tensor(yielded), carried[index], inner, body)
             arguments = [block.arguments[index] for block in regions]
             if yielded == arguments[-1]:
-                self.graph.invariant.add(carried[index])
+                self._unchanged[carried[index]] = self.tensor(op.operands[index])
             elif (added := self._added_value(yielded, *arguments)) is not None:
                 self._added[carried[index]] = added
                 self._reduce_less_often(added, weight, added.type)
