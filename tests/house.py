@@ -17,6 +17,7 @@ LAYERS = (
     "trials",
     "tools",
     "api",
+    "pipelines",
     "jitted",
     "search",
     "solver",

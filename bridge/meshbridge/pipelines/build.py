@@ -1,0 +1,94 @@
+"""From a step and its arguments to a pipeline: traced, decided, cut into fragments, ordered by a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from meshbridge import partitioning, pipeline
+from meshbridge.dialect.module_mesh import mesh_or_single
+from meshbridge.ir.mlir import MeshError, entries, main_function
+from meshbridge.machines.compile_target import CompileTarget
+from meshbridge.pipelines import schedules
+from meshbridge.pipelines.fragments import Fragment, fragments_of
+from meshbridge.pipelines.loop import find_loop
+from meshbridge.pipelines.placement import place
+from meshbridge.pipelines.plan import Plan, donate, plan
+from meshbridge.pipelines.schedules import Schedule
+from meshbridge.read.formats import Program, copy_module
+
+DONATED = ("jax.buffer_donor", "tf.aliasing_output")
+"""Attributes of arguments that the program may overwrite."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """A step as a pipeline. `source` is the program, in the form 'annotated', on the mesh of one stage."""
+
+    source: Program
+    plan: Plan
+    options: pipeline.Options
+    donated: frozenset[int]
+
+    @property
+    def mesh_size(self) -> int:
+        """The number of devices of each group."""
+        return int(mesh_or_single(self.source.module).size)
+
+    def devices_of(self, group: int, devices: Sequence[Any]) -> Sequence[Any]:
+        """The devices of a group. Raises MeshError if there are fewer than all groups need, or one is named twice."""
+        size, groups = self.mesh_size, self.plan.schedule.groups
+        if len(devices) < size * groups:
+            raise MeshError(
+                f"error: {groups} stages on meshes of {size} devices need {size * groups} devices, there are {len(devices)}"
+                "\n  hint: shard the step on a mesh of as many devices as one stage has"
+            )
+        if len(set(devices)) < len(devices):
+            twice = next(device for number, device in enumerate(devices) if device in devices[:number])
+            raise MeshError(f"error: the meshes of stages overlap: device {twice.id} is named twice")
+        return devices[size * group : size * (group + 1)]
+
+    def partitioned(self, fragment: Fragment, emit: pipeline.Emit) -> Program:
+        """A copy of a fragment, partitioned on the mesh of its stage, in that form. Raises MeshError."""
+        module = copy_module(fragment.module)
+        partitioning.partition_module(module, replace(self.options, emit=emit))
+        return Program(module, self.source.format)
+
+
+def build(program: Program, options: pipeline.Options, stages: int, schedule: str | Schedule) -> Pipeline:
+    """Cuts a program with a loop of microbatches, for the mesh of one stage, into a pipeline of that many `stages`, which are
+    groups of devices. Changes the program's module.
+
+    Raises MeshError for a program whose stages are not marked, or not in order, and for a schedule that does not fit them.
+    """
+    if stages < 1:
+        raise MeshError(f"error: stages is {stages}, expected at least 1")
+    donated = frozenset(
+        number
+        for number, entry in enumerate(entries(main_function(program.module), "arg_attrs"))
+        if any(name in entry for name in DONATED)
+    )
+    whole = CompileTarget.of(options.target.name.partition(":")[0])  # the topology is that of all groups
+    annotated = replace(options, emit="annotated", target=whole)
+    partitioning.partition_module(program.module, annotated)
+    source = replace(program, module=copy_module(program.module))
+    with program.module.context:
+        loop = find_loop(program.module)
+        ordered = _schedule(schedule, stages, len(loop.names), loop.microbatches)
+        placement = place(loop, stages, ordered.chunks, split_weights=ordered.splits_weights)
+        planned = plan(fragments_of(placement), ordered)
+        donate(planned, donated)
+    return Pipeline(source, planned, replace(options, target=whole), donated)
+
+
+def _schedule(schedule: str | Schedule, stages: int, marked: int, microbatches: int) -> Schedule:
+    if isinstance(schedule, str):
+        several = schedule == "interleaved" and marked > stages
+        return schedules.named(schedule, stages, -(-marked // stages) * stages if several else stages, microbatches)
+    if (schedule.groups, schedule.microbatches) != (stages, microbatches):
+        raise MeshError(
+            f"error: the schedule {schedule.name!r} is for {schedule.groups} stages and {schedule.microbatches} microbatches, the "
+            f"program has {stages} and {microbatches}"
+        )
+    return schedule

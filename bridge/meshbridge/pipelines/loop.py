@@ -1,0 +1,127 @@
+"""The loop of microbatches of a training step, and the boundaries of stages in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from meshbridge.analysis.trip_count import trip_count
+from meshbridge.ir.mlir import MeshError, OpError, ir, main_function, source_location, terminator, walk_all
+from meshbridge.pipelines.marker import Marker, marker_of
+
+WHILE = "stablehlo.while"
+SHARD = "mesh.shard"
+
+MARK = "x = meshbridge.stage('name')(x) marks where a stage begins, inside the function whose gradient the loop takes"
+SCAN = (
+    "compute the gradients in a jax.lax.scan over microbatches: its body calls jax.value_and_grad of the loss and adds up gradients"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class MicrobatchLoop:
+    """A program with a loop of microbatches, in the form 'annotated', without the annotations of definitions in its two blocks.
+
+    The program's function consists of what is before the loop, the loop, and what is after it. `shardings` has the annotation of
+    each value's definition: a value of type `!mesh.sharding`.
+    """
+
+    module: ir.Module
+    main: ir.Operation
+    op: ir.Operation
+    names: tuple[str, ...]
+    "The names of the stages that are marked, in the order in which the body reaches them."
+    microbatches: int
+    "The trip count."
+    shardings: dict[ir.Value, ir.Value] = field(default_factory=dict)
+
+    @property
+    def block(self) -> ir.Block:
+        """What the program's function consists of."""
+        return self.main.regions[0].blocks[0]
+
+    @property
+    def body(self) -> ir.Block:
+        """What each microbatch computes. Its arguments are the carried values."""
+        return self.op.regions[1].blocks[0]
+
+    def yielded(self) -> list[ir.Value]:
+        """The carried values after a microbatch."""
+        return _terminator_operands(self.body)
+
+    def returned(self) -> list[ir.Value]:
+        """The results of the program."""
+        return _terminator_operands(self.block)
+
+
+def find_loop(module: ir.Module) -> MicrobatchLoop:
+    """The loop of microbatches of a program whose calls are inlined; strips annotations of definitions from the module.
+
+    Raises MeshError for a program without boundaries of stages, OpError for boundaries that are not in one loop with a known trip
+    count, and for values in the loop that have effects.
+    """
+    main = main_function(module)
+    marked = [(op, marker) for op in walk_all(module) if (marker := marker_of(op)) is not None]
+    if not marked:
+        raise MeshError(f"{source_location(main)}: error: the program marks no stage\n  hint: {MARK}")
+    loop = _loop_around(marked[0][0])
+    for op, _ in marked:
+        _check_place(op, loop)
+    trips = trip_count(loop)
+    if trips is None:
+        raise OpError(loop, "has boundaries of stages in it, but no known number of microbatches", SCAN)
+    _refuse_effects(loop.regions[1].blocks[0])
+    names = tuple(dict.fromkeys(marker.name for _, marker in marked if marker.direction == "forward"))
+    found = MicrobatchLoop(module, main, loop, names, trips)
+    for block in (found.block, found.body):
+        _strip_definitions(block, found.shardings)
+    return found
+
+
+def _loop_around(marker: ir.Operation) -> ir.Operation:
+    """The loop around a boundary of a stage."""
+    loop = marker.parent
+    if loop is None or loop.name != WHILE:
+        raise OpError(marker, f"{_named(marker)} is in no loop of microbatches", SCAN)
+    return loop.operation
+
+
+def _check_place(marker: ir.Operation, loop: ir.Operation) -> None:
+    """Raises OpError unless a boundary is in the body of the loop itself, and the loop in the program's function."""
+    around = _loop_around(marker)
+    if around != loop:
+        if around.parent is not None and around.parent.operation == loop.parent.operation:
+            raise OpError(marker, f"{_named(marker)} is in another loop than the boundaries before it", SCAN)
+        hint = "mark stages between scans over layers: scan over the layers of each stage on its own"
+        raise OpError(marker, f"{_named(marker)} is in a loop within the loop of microbatches", hint)
+    if loop.parent is None or loop.parent.operation.name != "func.func":
+        raise OpError(loop, "has boundaries of stages in it, but is not in the program's outermost function", SCAN)
+
+
+def _named(marker: ir.Operation) -> str:
+    found = marker_of(marker)
+    return f"of stage {found.name!r}" if isinstance(found, Marker) else ""
+
+
+def _refuse_effects(body: ir.Block) -> None:
+    """Raises OpError for an op whose results nobody reads, since it has none: it is there for its effects."""
+    for view in body.operations:
+        op = view.operation
+        if not op.results and op.name not in ("stablehlo.return", "sdy.sharding_group"):
+            raise OpError(op, "has effects, which a pipeline would not keep in order")
+
+
+def _strip_definitions(block: ir.Block, shardings: dict[ir.Value, ir.Value]) -> None:
+    """Replaces the annotated definition of each value by the value."""
+    for view in list(block.operations):
+        op = view.operation
+        if op.name == SHARD and "annotate_for_users" not in op.attributes and op.operands[0] not in shardings:
+            value, sharding = op.operands
+            shardings[value] = sharding
+            op.results[0].replace_all_uses_with(value)
+            op.erase()
+
+
+def _terminator_operands(block: ir.Block) -> list[ir.Value]:
+    op = terminator(block)
+    assert op is not None, "a block of a verified program"
+    return list(op.operands)

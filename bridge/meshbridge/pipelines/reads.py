@@ -1,0 +1,78 @@
+"""What an op reads, and which ops are copied to each reader of their results instead of being computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from meshbridge.ir.elements import tensor_bytes
+from meshbridge.ir.mlir import inside, ir
+from meshbridge.ops.traits import Trait, has
+from meshbridge.pipelines.loop import SHARD
+
+FEW_BYTES = 4096
+"""The size below which it does not count where a value is computed. Nothing was measured: it is less than a link's latency."""
+
+
+def external_operands(op: ir.Operation) -> list[ir.Value]:
+    """The values from outside of `op` that it or an op in its regions reads, each once."""
+    own = dict.fromkeys(op.operands)
+    if not len(op.regions):
+        return list(own)
+    inner = inside(op)
+    defined = {value for each in inner for value in each.results}
+    defined |= {argument for each in (op, *inner) for region in each.regions for block in region for argument in block.arguments}
+    return list(own | dict.fromkeys(value for each in inner for value in each.operands if value not in defined))
+
+
+def bytes_of(value: ir.Value) -> float:
+    """The bytes of a tensor; 0 for any other value."""
+    return tensor_bytes(value) if isinstance(value.type, ir.RankedTensorType) else 0.0
+
+
+@dataclass(eq=False)
+class Reads:
+    """The values from which ops are computed, seen through the ops that are copied to their readers: constants and what is
+    computed from constants alone, annotations of uses, other shapes of the `unchanging` values, and of values of a few bytes.
+
+    Unchanging are the values that are the same for all microbatches.
+    """
+
+    unchanging: set[ir.Value]
+    _operands: dict[ir.Value, list[ir.Value]] = field(default_factory=dict)
+    _leaves: dict[ir.Value, tuple[ir.Value, ...]] = field(default_factory=dict)
+
+    def operands(self, op: ir.Operation) -> list[ir.Value]:
+        """`external_operands`, kept."""
+        key = op.results[0]
+        if key not in self._operands:
+            self._operands[key] = external_operands(op)
+        return self._operands[key]
+
+    def of(self, op: ir.Operation) -> list[ir.Value]:
+        """The values that must be there where `op` is computed, each once."""
+        return self.of_values(self.operands(op))
+
+    def of_values(self, values: Iterable[ir.Value]) -> list[ir.Value]:
+        """The values that must be there to compute `values` from, each once."""
+        return list(dict.fromkeys(leaf for value in values for leaf in self.leaves(value)))
+
+    def leaves(self, value: ir.Value) -> tuple[ir.Value, ...]:
+        """The values from which copied ops compute `value`: itself if its op is not copied."""
+        if value not in self._leaves:
+            owner = value.owner
+            copied = not isinstance(owner, ir.Block) and self.is_copied(owner.operation)
+            self._leaves[value] = tuple(self.of(owner.operation)) if copied else (value,)
+        return self._leaves[value]
+
+    def is_copied(self, op: ir.Operation) -> bool:
+        """Whether each reader of the results computes them itself."""
+        if op.name == "mesh.sharding" or (op.name == SHARD and "annotate_for_users" in op.attributes):
+            return True
+        if not has(op.name, Trait.PURE) or has(op.name, Trait.CONTROL_FLOW) or has(op.name, Trait.EXPENSIVE):
+            return False
+        leaves = self.of(op)
+        if not leaves:
+            return not has(op.name, Trait.CONTRACTION)
+        shapes = has(op.name, Trait.SHAPING) or op.name == "stablehlo.convert"
+        return shapes and all(leaf in self.unchanging or bytes_of(leaf) <= FEW_BYTES for leaf in leaves)
