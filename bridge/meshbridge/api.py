@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from meshbridge.machines.machine import OptionSet
     from meshbridge.partition.mesh_spmdization import Resharding
     from meshbridge.pipeline import Collectives, Emit, Inside
+    from meshbridge.pipelines.function import Pipelined
+    from meshbridge.pipelines.schedules import Schedule
     from meshbridge.read.formats import Program
     from meshbridge.reports import Difference, Explanation, Report
     from meshbridge.reports.symbolic import Formulas
@@ -610,6 +612,34 @@ def jit(function: Any = None, /, *, compiler_options: Given = "best", **options:
     ours = {name: value for name, value in options.items() if name in Keywords.__annotations__}
     theirs: dict[str, Any] = {name: value for name, value in options.items() if name not in ours}
     return jitted(function, theirs, _planning(ours, compiler_options))
+
+
+def pipelined(
+    function: Callable[..., Any],
+    /,
+    *,
+    stages: int,
+    schedule: str | Schedule = "1f1b",
+    devices: Sequence[Any] | None = None,
+    compiler_options: Given = "best",
+    **options: Unpack[JitKeywords],
+) -> Pipelined:
+    """A training step as a pipeline over `stages` groups of devices, called like the step itself (docs/pipelines.md).
+
+    The step computes gradients in a loop of microbatches, in which `stage` marks where stages begin. Its shardings are on the
+    mesh of one stage; the first group consists of the first of the `devices`, by default all of JAX's, and so on. `schedule` is
+    `gpipe`, `1f1b`, `interleaved`, `zero-bubble`, or a `Schedule`. Other options are those of `jit`. The step is traced, cut and
+    compiled once for each kind of arguments.
+
+    Raises MeshError for invalid values of options. The result raises MeshError for a step that cannot be cut: no loop of
+    microbatches, stages out of order or of another number, too few devices, a schedule that does not fit.
+    """
+    from meshbridge.pipelines.function import pipelined as as_pipeline
+    from meshbridge.runtime.compiler_options import CompilerOptions
+
+    ours = {name: value for name, value in options.items() if name in Keywords.__annotations__}
+    theirs = {name: value for name, value in options.items() if name not in ours}
+    return as_pipeline(function, stages, schedule, devices, theirs, ours, CompilerOptions.of(compiler_options))
 
 
 def install(*, compiler_options: Given = "best", **options: Unpack[Keywords]) -> None:

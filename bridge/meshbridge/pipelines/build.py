@@ -24,7 +24,7 @@ DONATED = ("jax.buffer_donor", "tf.aliasing_output")
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """A step as a pipeline. `source` is the program, in the form 'annotated', on the mesh of one stage."""
+    """A step as a pipeline. `source` is the program as given, on the mesh of one stage."""
 
     source: Program
     plan: Plan
@@ -34,7 +34,7 @@ class Pipeline:
     @property
     def mesh_size(self) -> int:
         """The number of devices of each group."""
-        return int(mesh_or_single(self.source.module).size)
+        return int(mesh_or_single(self.plan.fragments[0].module).size)
 
     def devices_of(self, group: int, devices: Sequence[Any]) -> Sequence[Any]:
         """The devices of a group. Raises MeshError if there are fewer than all groups need, or one is named twice."""
@@ -58,7 +58,7 @@ class Pipeline:
 
 def build(program: Program, options: pipeline.Options, stages: int, schedule: str | Schedule) -> Pipeline:
     """Cuts a program with a loop of microbatches, for the mesh of one stage, into a pipeline of that many `stages`, which are
-    groups of devices. Changes the program's module.
+    groups of devices. Does not change the program.
 
     Raises MeshError for a program whose stages are not marked, or not in order, and for a schedule that does not fit them.
     """
@@ -70,16 +70,15 @@ def build(program: Program, options: pipeline.Options, stages: int, schedule: st
         if any(name in entry for name in DONATED)
     )
     whole = CompileTarget.of(options.target.name.partition(":")[0])  # the topology is that of all groups
-    annotated = replace(options, emit="annotated", target=whole)
-    partitioning.partition_module(program.module, annotated)
-    source = replace(program, module=copy_module(program.module))
-    with program.module.context:
-        loop = find_loop(program.module)
+    module = copy_module(program.module)
+    partitioning.partition_module(module, replace(options, emit="annotated", target=whole))
+    with module.context:
+        loop = find_loop(module)
         ordered = _schedule(schedule, stages, len(loop.names), loop.microbatches)
         placement = place(loop, stages, ordered.chunks, split_weights=ordered.splits_weights)
         planned = plan(fragments_of(placement), ordered)
         donate(planned, donated)
-    return Pipeline(source, planned, replace(options, target=whole), donated)
+    return Pipeline(program, planned, replace(options, target=whole), donated)
 
 
 def _schedule(schedule: str | Schedule, stages: int, marked: int, microbatches: int) -> Schedule:
@@ -88,7 +87,7 @@ def _schedule(schedule: str | Schedule, stages: int, marked: int, microbatches: 
         return schedules.named(schedule, stages, -(-marked // stages) * stages if several else stages, microbatches)
     if (schedule.groups, schedule.microbatches) != (stages, microbatches):
         raise MeshError(
-            f"error: the schedule {schedule.name!r} is for {schedule.groups} stages and {schedule.microbatches} microbatches, the "
-            f"program has {stages} and {microbatches}"
+            f"error: the schedule {schedule.name!r} is for {schedule.groups} stages and {schedule.microbatches} microbatches, "
+            f"expected {stages} and {microbatches}"
         )
     return schedule

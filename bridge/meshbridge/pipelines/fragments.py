@@ -1,22 +1,25 @@
 """The programs of a pipeline's sites, each a module of its own on global shapes, in the form 'annotated'.
 
-A fragment reads arguments of the program, carried values of the loop, and values of other fragments, and returns what others read.
-What crosses between two fragments has the sharding that was decided for the value in the whole program.
+A fragment reads arguments of the program, carried values of the loop, and values of other fragments, and returns what others
+read. What crosses between two fragments has the sharding that was decided for the value in the whole program.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
 
 from meshbridge.dialect import build
-from meshbridge.ir.builder import Builder
+from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.mlir import ir, set_entries, walk
+from meshbridge.ir.uses import defining_name, is_argument
 from meshbridge.pipelines.loop import SHARD
-from meshbridge.pipelines.placement import Placement, Site
+from meshbridge.pipelines.placement import Placement
+from meshbridge.pipelines.program import LoopProgram
+from meshbridge.pipelines.sites import ORDER, Site
 
 
 class Source(NamedTuple):
@@ -51,6 +54,11 @@ class _Fragments:
     _values: dict[int, ir.Value] = field(default_factory=dict)
     _numbers: dict[ir.Value, int] = field(default_factory=dict)
 
+    @property
+    def program(self) -> LoopProgram:
+        """The program that is cut."""
+        return self.placement.program
+
     def build(self) -> list[Fragment]:
         returned: dict[Site, dict[Source, ir.Value]] = defaultdict(dict)
         for source, value in self._results():
@@ -71,103 +79,73 @@ class _Fragments:
         return [self._fragment(site, inputs[site], returned[site]) for site in sorted(inputs, key=self._order)]
 
     def _order(self, site: Site) -> tuple[int, int, int]:
-        return ("pre", "forward", "backward", "weight", "post").index(site.kind), site.level, site.index
+        return ORDER.index(site.kind), site.level, site.number
 
     @cached_property
     def _ops(self) -> dict[Site, list[ir.Operation]]:
         """The ops of each site, in program order."""
-        placement = self.placement
+        program = self.program
         ops: dict[Site, list[ir.Operation]] = defaultdict(list)
-        for op in (*placement.before, *placement.inside, *placement.after):
-            for site in placement.sites.get(op.results[0], ()):
+        for op in (*program.before, *program.inside, *program.after):
+            for site in self.placement.sites_of(op.results[0]):
                 ops[site].append(op)
         return ops
 
     def _results(self) -> Iterable[tuple[Source, ir.Value]]:
         """The results of the program, with the sites that return them."""
-        placement = self.placement
-        for number, value in enumerate(placement.loop.returned()):
-            group, level = placement.result_group(value), 0
-            for leaf in placement.reads.leaves(value):
-                own = [site for site in self._sites_of(leaf) if site.kind == "post"]
-                level = max(level, *(site.level + (site.index != group) for site in own), 0)
-            yield Source("result", number, Site("post", group, level)), value
+        for number, value in enumerate(self.program.loop.returned()):
+            yield Source("result", number, self.placement.after.result_site(value)), value
 
     def _states(self) -> Iterable[tuple[Source, ir.Value, Site]]:
         """The carried values: before the loop, and after each microbatch."""
-        placement = self.placement
-        yielded = placement.loop.yielded()
-        for number, owners in placement.owners.items():
+        for number, owners in self.placement.owners.items():
             for site in owners:
                 source = Source("state", number, site)
-                yield source, placement.loop.op.operands[number], Site("pre", placement.group(site))
-                yield source, yielded[number], site
-
-    def _sites_of(self, value: ir.Value) -> tuple[Site, ...]:
-        owner = value.owner
-        return () if isinstance(owner, ir.Block) else self.placement.sites.get(owner.operation.results[0], ())
+                yield source, self.program.loop.op.operands[number], Site("pre", self.placement.chunks.group(site))
+                yield source, self.program.yielded[number], site
 
     def _inputs(self, site: Site, returned: dict[Source, ir.Value]) -> dict[Source, list[ir.Value]]:
         """What a fragment reads, with the values that it stands for."""
-        placement = self.placement
         inputs: dict[Source, list[ir.Value]] = defaultdict(list)
-        read = [leaf for op in self._ops[site] for leaf in placement.reads.of(op)]
-        for leaf in dict.fromkeys((*read, *placement.reads.of_values(returned.values()))):
-            self._add_input(site, leaf, leaf, inputs)
+        reads = self.program.reads
+        read = [leaf for op in self._ops[site] for leaf in reads.of(op)]
+        for leaf in dict.fromkeys((*read, *reads.of_values(returned.values()))):
+            entering = self.program.entering(leaf)
+            for each in reads.leaves(entering):
+                if (source := self._source(site, each)) is not None:
+                    inputs[source].append(leaf if each == entering else each)
         return inputs
-
-    def _add_input(self, site: Site, leaf: ir.Value, named: ir.Value, inputs: dict[Source, list[ir.Value]]) -> None:
-        """Adds what `leaf` is computed from elsewhere; `named` is the value by which ops of the site read it."""
-        entering = self.placement.entering(leaf)
-        if entering != leaf:
-            leaves = self.placement.reads.leaves(entering)
-            if leaves == (entering,):
-                self._add_input(site, entering, named, inputs)
-            else:
-                for each in leaves:
-                    self._add_input(site, each, each, inputs)
-            return
-        source = self._source(site, leaf)
-        if source is not None:
-            inputs[source].append(named)
 
     def _source(self, site: Site, leaf: ir.Value) -> Source | None:
         """From where a site gets a value; None if it computes it."""
-        placement = self.placement
-        if (final := placement.final_of(leaf)) is not None:
-            owner = self._nearest(site, placement.owners[final])
-            return Source("state", final, owner)
-        if (state := placement.state_of(leaf)) is not None:
-            owners = placement.owners[state]
-            return Source("state", state, site) if site in owners else self._value(leaf, self._nearest(site, owners))
-        if isinstance(leaf.owner, ir.Block):
+        placement, program = self.placement, self.program
+        if leaf in program.final:
+            number = program.final[leaf]
+            return Source("state", number, placement.nearest(site, placement.owners[number]))
+        if leaf in program.carried:
+            number = program.carried[leaf]
+            owners = placement.owners[number]
+            return Source("state", number, site) if site in owners else self._value(leaf, placement.nearest(site, owners))
+        if is_argument(leaf):
             return Source("argument", ir.BlockArgument(leaf).arg_number)
-        sites = self._sites_of(leaf)
-        return None if site in sites else self._value(leaf, self._nearest(site, sites))
+        sites = placement.sites_of(leaf)
+        return None if site in sites else self._value(leaf, placement.nearest(site, sites))
 
     def _value(self, value: ir.Value, site: Site) -> Source:
         number = self._numbers.setdefault(value, len(self._numbers))
         self._values[number] = value
         return Source("value", number, site)
 
-    def _nearest(self, site: Site, options: Sequence[Site]) -> Site:
-        """Of the sites that compute a value, the one from which `site` gets it: of its own chunk or group, or else the first."""
-        placement = self.placement
-        own = [option for option in options if option.per_microbatch == site.per_microbatch and option.index == site.index]
-        near = [option for option in options if placement.group(option) == placement.group(site)]
-        in_turn = near if not site.per_microbatch or not options[0].per_microbatch else []
-        return (own or in_turn or list(options))[0]
-
     def _fragment(self, site: Site, inputs: dict[Source, list[ir.Value]], returned: dict[Source, ir.Value]) -> Fragment:
-        module = _Writer(self.placement, site, inputs, returned).write(self._ops[site])
-        return Fragment(site, self.placement.group(site), tuple(inputs), tuple(returned), module)
+        module = _Writer(self.program, site, inputs, returned).write(self._ops[site])
+        return Fragment(site, self.placement.chunks.group(site), tuple(inputs), tuple(returned), module)
 
 
 @dataclass(eq=False)
 class _Writer:
     """Writes the module of a site."""
 
-    placement: Placement
+    program: LoopProgram
     site: Site
     inputs: dict[Source, list[ir.Value]]
     returned: dict[Source, ir.Value]
@@ -176,7 +154,7 @@ class _Writer:
     _shardings: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     def write(self, ops: Iterable[ir.Operation]) -> ir.Module:
-        loop = self.placement.loop
+        loop = self.program.loop
         with loop.module.context, loop.op.location:
             module = ir.Module.create()
             for view in loop.module.body.operations:
@@ -203,7 +181,7 @@ class _Writer:
         ir.Operation.create("func.return", [], returned, ip=end.ip)
 
     def _clone(self, op: ir.Operation, end: Builder) -> None:
-        for value in self.placement.reads.operands(op):
+        for value in self.program.reads.operands(op):
             self._value(value, end)
         clone = op.clone(ip=end.ip)
         for inner in walk(clone):
@@ -216,16 +194,16 @@ class _Writer:
     def _value(self, value: ir.Value, end: Builder) -> ir.Value:
         """A value of the program in the fragment; clones ops that are copied to their readers."""
         if value not in self._written:
-            entering = self.placement.entering(value)
+            entering = self.program.entering(value)
             if entering != value:
                 self._written[value] = self._value(entering, end)
             else:
-                self._clone(value.owner.operation, end)
+                self._clone(op_of(value), end)
         return self._written[value]
 
     def _define(self, own: ir.Value, value: ir.Value, end: Builder, *, crossing: bool = False) -> ir.Value:
         """The fragment's value with the annotation of its definition, if it has one."""
-        sharding = self.placement.loop.shardings.get(value)
+        sharding = self.program.loop.shardings.get(value)
         if sharding is None:
             return own
         written = self._crossing_sharding(sharding, end) if crossing else self._value(sharding, end)
@@ -233,10 +211,9 @@ class _Writer:
 
     def _returned(self, value: ir.Value, end: Builder) -> ir.Value:
         own = self._value(value, end)
-        sharding = self.placement.loop.shardings.get(value)
-        owner = value.owner
-        if sharding is None and not isinstance(owner, ir.Block) and owner.operation.name == SHARD:
-            sharding = owner.operation.operands[1]
+        sharding = self.program.loop.shardings.get(value)
+        if sharding is None and defining_name(value) == SHARD:
+            sharding = op_of(value).operands[1]
         if sharding is None:
             return own
         return build.shard(own, self._crossing_sharding(sharding, end), annotate_for_users=True, at=end)
@@ -244,7 +221,7 @@ class _Writer:
     def _crossing_sharding(self, sharding: ir.Value, end: Builder) -> ir.Value:
         """A sharding in the fragment, without the axes along which devices hold terms of a sum: what crosses is summed up."""
         if sharding not in self._shardings:
-            clone = sharding.owner.operation.clone(ip=end.ip)
+            clone = op_of(sharding).clone(ip=end.ip)
             for name in ("partial_axes", "partial_type"):
                 if name in clone.attributes:
                     del clone.attributes[name]

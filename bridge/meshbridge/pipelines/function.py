@@ -57,9 +57,7 @@ class Pipelined:
     def _load(self, built: Pipeline) -> tuple[formats.Program, Runner]:
         under = self.compiler_options.on(jax_devices.machine_of(self.devices, built.options.target.machine), explicit=True)
         executables = {
-            fragment: pjrt.load(
-                built.partitioned(fragment, "local"), built.devices_of(fragment.group, self.devices), under
-            )
+            fragment: pjrt.load(built.partitioned(fragment, "local"), built.devices_of(fragment.group, self.devices), under)
             for fragment in built.plan.fragments
         }
         return built.source, Runner(built.plan, executables, built.donated)

@@ -12,9 +12,7 @@ WHILE = "stablehlo.while"
 SHARD = "mesh.shard"
 
 MARK = "x = meshbridge.stage('name')(x) marks where a stage begins, inside the function whose gradient the loop takes"
-SCAN = (
-    "compute the gradients in a jax.lax.scan over microbatches: its body calls jax.value_and_grad of the loss and adds up gradients"
-)
+SCAN = "scan over microbatches with jax.lax.scan, whose body takes jax.value_and_grad of the loss and adds up the gradients"
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,12 +35,14 @@ class MicrobatchLoop:
     @property
     def block(self) -> ir.Block:
         """What the program's function consists of."""
-        return self.main.regions[0].blocks[0]
+        block: ir.Block = self.main.regions[0].blocks[0]
+        return block
 
     @property
     def body(self) -> ir.Block:
         """What each microbatch computes. Its arguments are the carried values."""
-        return self.op.regions[1].blocks[0]
+        block: ir.Block = self.op.regions[1].blocks[0]
+        return block
 
     def yielded(self) -> list[ir.Value]:
         """The carried values after a microbatch."""
@@ -89,7 +89,7 @@ def _check_place(marker: ir.Operation, loop: ir.Operation) -> None:
     """Raises OpError unless a boundary is in the body of the loop itself, and the loop in the program's function."""
     around = _loop_around(marker)
     if around != loop:
-        if around.parent is not None and around.parent.operation == loop.parent.operation:
+        if around.parent == loop.parent:
             raise OpError(marker, f"{_named(marker)} is in another loop than the boundaries before it", SCAN)
         hint = "mark stages between scans over layers: scan over the layers of each stage on its own"
         raise OpError(marker, f"{_named(marker)} is in a loop within the loop of microbatches", hint)

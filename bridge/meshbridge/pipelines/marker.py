@@ -4,8 +4,8 @@ It lowers to an optimization barrier with the stage's name:
 
     %1 = stablehlo.optimization_barrier %0 {mhlo.frontend_attributes = {meshbridge.direction = "forward", meshbridge.stage = "b"}}
 
-XLA compiles that unchanged, `jax.export` keeps it, and the partitioner knows barriers. Tangents pass the same boundary, cotangents
-pass it backward.
+XLA compiles that unchanged, `jax.export` keeps it, and the partitioner knows barriers. Tangents pass the same boundary,
+cotangents pass it backward.
 """
 
 from __future__ import annotations
@@ -73,13 +73,7 @@ _boundary = Primitive("stage")
 _boundary.multiple_results = True
 
 
-@_boundary.def_impl
-def _impl(*leaves: Any, **_: Any) -> list[Any]:
-    return list(leaves)
-
-
-@_boundary.def_abstract_eval
-def _abstract(*leaves: Any, **_: Any) -> list[Any]:
+def _same(*leaves: Any, **_: Any) -> list[Any]:
     return list(leaves)
 
 
@@ -111,11 +105,13 @@ def _batch(leaves: Sequence[Any], dims: Sequence[Any], **marked: Any) -> tuple[l
 
 def _lower(_: Any, *leaves: Any, name: str, direction: Direction) -> Sequence[Any]:
     barrier = stablehlo.OptimizationBarrierOp(lowering.flatten_ir_values(leaves))
-    text = {_NAME: ir.StringAttr.get(name), _DIRECTION: ir.StringAttr.get(direction)}
+    text: dict[str, ir.Attribute] = {_NAME: ir.StringAttr.get(name), _DIRECTION: ir.StringAttr.get(direction)}
     barrier.operation.attributes[_FRONTEND] = ir.DictAttr.get(text)
     return list(barrier.results)
 
 
+_boundary.def_impl(_same)
+_boundary.def_abstract_eval(_same)
 ad.primitive_jvps[_boundary] = _jvp
 ad.primitive_transposes[_boundary] = _transpose
 batching.primitive_batchers[_boundary] = _batch

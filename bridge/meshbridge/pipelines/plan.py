@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from meshbridge.ir.mlir import entries, ir, main_function, set_entries
 from meshbridge.pipelines.fragments import Fragment, Source
-from meshbridge.pipelines.placement import Site, SiteKind
 from meshbridge.pipelines.schedules import Kind, Schedule, Task
+from meshbridge.pipelines.sites import Site, SiteKind
 
 SITE_KINDS: dict[Kind, SiteKind] = {"F": "forward", "B": "backward", "W": "weight"}
 """By kind of task, the kind of site that it computes."""

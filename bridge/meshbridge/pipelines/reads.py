@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import inside, ir
+from meshbridge.ir.uses import defining_op
 from meshbridge.ops.traits import Trait, has
-from meshbridge.pipelines.loop import SHARD
+from meshbridge.pipelines.loop import SHARD, WHILE
 
 FEW_BYTES = 4096
 """The size below which it does not count where a value is computed. Nothing was measured: it is less than a link's latency."""
@@ -20,7 +21,7 @@ def external_operands(op: ir.Operation) -> list[ir.Value]:
     if not len(op.regions):
         return list(own)
     inner = inside(op)
-    defined = {value for each in inner for value in each.results}
+    defined: set[ir.Value] = {value for each in inner for value in each.results}
     defined |= {argument for each in (op, *inner) for region in each.regions for block in region for argument in block.arguments}
     return list(own | dict.fromkeys(value for each in inner for value in each.operands if value not in defined))
 
@@ -33,9 +34,8 @@ def bytes_of(value: ir.Value) -> float:
 @dataclass(eq=False)
 class Reads:
     """The values from which ops are computed, seen through the ops that are copied to their readers: constants and what is
-    computed from constants alone, annotations of uses, other shapes of the `unchanging` values, and of values of a few bytes.
-
-    Unchanging are the values that are the same for all microbatches.
+    computed from constants alone, annotations of uses, other shapes and types of values of a few bytes, and in the loop of values
+    that do not change in it. Before the loop these are computed once: another shape may be another sharding.
     """
 
     unchanging: set[ir.Value]
@@ -60,9 +60,8 @@ class Reads:
     def leaves(self, value: ir.Value) -> tuple[ir.Value, ...]:
         """The values from which copied ops compute `value`: itself if its op is not copied."""
         if value not in self._leaves:
-            owner = value.owner
-            copied = not isinstance(owner, ir.Block) and self.is_copied(owner.operation)
-            self._leaves[value] = tuple(self.of(owner.operation)) if copied else (value,)
+            op = defining_op(value)
+            self._leaves[value] = tuple(self.of(op)) if op is not None and self.is_copied(op) else (value,)
         return self._leaves[value]
 
     def is_copied(self, op: ir.Operation) -> bool:
@@ -74,5 +73,7 @@ class Reads:
         leaves = self.of(op)
         if not leaves:
             return not has(op.name, Trait.CONTRACTION)
-        shapes = has(op.name, Trait.SHAPING) or op.name == "stablehlo.convert"
-        return shapes and all(leaf in self.unchanging or bytes_of(leaf) <= FEW_BYTES for leaf in leaves)
+        if not has(op.name, Trait.SHAPING) and op.name != "stablehlo.convert":
+            return False
+        in_loop = op.parent is not None and op.parent.operation.name == WHILE
+        return all((in_loop and leaf in self.unchanging) or bytes_of(leaf) <= FEW_BYTES for leaf in leaves)

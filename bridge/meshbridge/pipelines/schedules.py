@@ -153,7 +153,7 @@ def gpipe(groups: int, microbatches: int) -> Schedule:
 
 
 def one_forward_one_backward(groups: int, microbatches: int) -> Schedule:
-    """1F1B: a group goes backward as soon as it can, so that group `k` of `g` holds activations of at most `g - k` microbatches."""
+    """1F1B: a group goes backward as soon as it can: group `k` of `g` holds activations of at most `g - k` microbatches."""
     orders = []
     for group in range(groups):
         first = min(groups - group - 1, microbatches)
@@ -239,7 +239,7 @@ def formula(name: str, groups: int, microbatches: int, chunks: int | None = None
 
 def _check_tasks(schedule: Schedule) -> None:
     """Raises MeshError unless each group has its own tasks, each once, and in order."""
-    kinds = ("F", "B", "W") if schedule.splits_weights else ("F", "B")
+    kinds: tuple[Kind, ...] = ("F", "B", "W") if schedule.splits_weights else ("F", "B")
     for group, order in enumerate(schedule.orders):
         own = range(group, schedule.chunks, schedule.groups)
         expected = {Task(kind, each, chunk) for kind in kinds for chunk in own for each in range(schedule.microbatches)}

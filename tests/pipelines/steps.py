@@ -1,0 +1,230 @@
+"""Training steps with a loop of microbatches and boundaries of stages: what tests of pipelines cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import meshbridge
+
+Tree = Any
+Loss = Callable[..., Any]
+
+WIDTH, VOCABULARY, LENGTH, BATCH, MICROBATCHES = 8, 16, 4, 8, 4
+
+
+def normal(seed: int, *shape: int) -> np.ndarray[Any, Any]:
+    """Small normal numbers."""
+    return (0.3 * np.random.default_rng(seed).standard_normal(shape)).astype(np.float32)
+
+
+def mark(layer: int, layers: int, stages: int) -> Callable[[Tree], Tree]:
+    """The boundary before a layer that begins one of `stages`, but the first; the identity before other layers."""
+    per_stage = layers // stages
+    begins = layer and layer % per_stage == 0
+    return meshbridge.stage(f"stage{layer // per_stage}") if begins else lambda tree: tree
+
+
+def accumulating(loss: Loss, stages: int, *, update: Callable[..., Tree] | None = None) -> Callable[..., tuple[Tree, Any]]:
+    """A step that adds up the gradients of `loss(params, microbatch, stages)` over microbatches, and updates parameters."""
+
+    def step(params: Tree, batch: Tree) -> tuple[Tree, Any]:
+        microbatches = jax.tree.map(lambda x: x.reshape(MICROBATCHES, -1, *x.shape[1:]), batch)
+
+        def add(carry: tuple[Any, Tree], microbatch: Tree) -> tuple[tuple[Any, Tree], Any]:
+            value, gradients = jax.value_and_grad(loss)(params, microbatch, stages)
+            return (carry[0] + value, jax.tree.map(jnp.add, carry[1], gradients)), value
+
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        (total, gradients), values = jax.lax.scan(add, (jnp.float32(0), zeros), microbatches)
+        return (update or descend)(params, gradients), (total / MICROBATCHES, values)
+
+    return step
+
+
+def descend(params: Tree, gradients: Tree) -> Tree:
+    """Gradient descent."""
+    return jax.tree.map(lambda p, g: p - 0.1 * g / MICROBATCHES, params, gradients)
+
+
+def clipped(params: Tree, gradients: Tree) -> Tree:
+    """Gradient descent, with the norm of all gradients at most one."""
+    norm = jnp.sqrt(sum(jnp.vdot(g, g) for g in jax.tree.leaves(gradients)))
+    return jax.tree.map(lambda p, g: p - 0.1 * g * jnp.minimum(1.0, 1.0 / norm), params, gradients)
+
+
+def mlp(layers: int = 4) -> tuple[Tree, Tree]:
+    """Parameters and a batch of a chain of layers."""
+    params = {"layers": [{"w": normal(layer, WIDTH, WIDTH), "b": normal(90 + layer, WIDTH)} for layer in range(layers)]}
+    return params, (normal(100, BATCH, WIDTH), normal(101, BATCH, WIDTH))
+
+
+def mlp_loss(params: Tree, batch: Tree, stages: int) -> Any:
+    """The mean square error of a chain of layers."""
+    x, y = batch
+    for layer, p in enumerate(params["layers"]):
+        x = mark(layer, len(params["layers"]), stages)(x)
+        x = jnp.tanh(x @ p["w"] + p["b"])
+    return ((x - y) ** 2).mean()
+
+
+def gpt(layers: int = 4) -> tuple[Tree, Tree]:
+    """Parameters and tokens of a transformer whose embedding is also its head."""
+    kernels = {"qkv": (WIDTH, 3 * WIDTH), "out": (WIDTH, WIDTH), "up": (WIDTH, 4 * WIDTH), "down": (4 * WIDTH, WIDTH)}
+    params = {
+        "embed": normal(1, VOCABULARY, WIDTH),
+        "layers": [
+            {name: normal(10 * layer + number, *shape) for number, (name, shape) in enumerate(kernels.items())}
+            for layer in range(layers)
+        ],
+    }
+    return params, np.random.default_rng(5).integers(0, VOCABULARY, (BATCH, LENGTH)).astype(np.int32)
+
+
+def block(p: Tree, x: Any, memory: Any = None) -> Any:
+    """A layer of a transformer, with causal attention or, if given, attention to `memory`."""
+    q, k, v = jnp.split(x @ p["qkv"], 3, axis=-1)
+    if memory is not None:
+        _, k, v = jnp.split(memory @ p["qkv"], 3, axis=-1)
+    scores = jnp.einsum("bqd,bkd->bqk", q, k)
+    if memory is None:
+        scores = jnp.where(jnp.tril(jnp.ones(scores.shape[1:], bool)), scores, -1e9)
+    x = x + jnp.einsum("bqk,bkd->bqd", jax.nn.softmax(scores), v) @ p["out"]
+    return x + jax.nn.gelu(x @ p["up"]) @ p["down"]
+
+
+def gpt_loss(params: Tree, tokens: Any, stages: int, *, layer: Callable[..., Any] = block) -> Any:
+    """The cross entropy of the next token."""
+    x = params["embed"][tokens]
+    for number, p in enumerate(params["layers"]):
+        x = mark(number, len(params["layers"]), stages)(x)
+        x = layer(p, x)
+    return cross_entropy(x @ params["embed"].T, tokens)
+
+
+def cross_entropy(logits: Any, tokens: Any) -> Any:
+    """The mean cross entropy of the next token."""
+    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits[:, :-1]), tokens[:, 1:, None], -1)
+    return -chosen.mean()
+
+
+def scanned_loss(params: Tree, tokens: Any, stages: int) -> Any:
+    """The same, with a scan over the layers of each stage."""
+    x = params["embed"][tokens]
+    layers = params["layers"]
+    per_stage = len(layers) // stages
+    for number in range(stages):
+        own = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers[number * per_stage : (number + 1) * per_stage])
+        x = meshbridge.stage(f"stage{number}")(x) if number else x
+        x, _ = jax.lax.scan(lambda x, p: (block(p, x), None), x, own)
+    return cross_entropy(x @ params["embed"].T, tokens)
+
+
+def translator(layers: int = 4) -> tuple[Tree, Tree]:
+    """Parameters and tokens of an encoder and a decoder."""
+    params, tokens = gpt(layers)
+    return params, (tokens, np.random.default_rng(6).integers(0, VOCABULARY, tokens.shape).astype(np.int32))
+
+
+def translator_loss(params: Tree, batch: Tree, stages: int) -> Any:
+    """The cross entropy of a decoder's next token; all its layers attend to what the encoder returns."""
+    source, target = batch
+    layers = params["layers"]
+    half = len(layers) // 2
+    x, memory = params["embed"][source], params["embed"][target]
+    for number, p in enumerate(layers[:half]):
+        x, memory = mark(number, len(layers), stages)((x, memory))
+        x = block(p, x)
+    x, memory = memory, x
+    for number, p in enumerate(layers[half:], half):
+        x, memory = mark(number, len(layers), stages)((x, memory))
+        x = block(p, block(p, x), memory)
+    return cross_entropy(x @ params["embed"].T, target)
+
+
+def mixture(experts: int = 4) -> tuple[Tree, Tree]:
+    """Parameters and a batch of layers with experts."""
+    params, (x, y) = mlp()
+    for layer, p in enumerate(params["layers"]):
+        p["route"], p["experts"] = normal(50 + layer, WIDTH, experts), normal(60 + layer, experts, WIDTH, WIDTH)
+    return params, (x, y)
+
+
+def mixture_loss(params: Tree, batch: Tree, stages: int) -> Any:
+    """The mean square error of layers in which each row goes to its best expert, and a loss that balances experts."""
+    x, y = batch
+    balance = jnp.float32(0)
+    for layer, p in enumerate(params["layers"]):
+        x, balance = mark(layer, len(params["layers"]), stages)((x, balance))
+        gates = jax.nn.softmax(x @ p["route"])
+        chosen = jax.nn.one_hot(gates.argmax(-1), gates.shape[-1])
+        balance = balance + (gates.mean(0) * chosen.mean(0)).sum()
+        x = x + jnp.einsum("be,bf,efg->bg", gates * chosen, x, p["experts"])
+    return ((x - y) ** 2).mean() + 0.01 * balance
+
+
+def dropped(params: Tree, batch: Tree) -> tuple[Tree, Any]:
+    """A step of two stages with dropout, whose key the loop carries and splits."""
+    x, y, seed = batch
+
+    def loss(params: Tree, batch: Tree, key: Any) -> Any:
+        x, y = batch
+        for layer, p in enumerate(params["layers"]):
+            x = mark(layer, len(params["layers"]), 2)(x)
+            kept = jax.random.bernoulli(jax.random.fold_in(key, layer), 0.75, x.shape)
+            x = jnp.where(kept, jnp.tanh(x @ p["w"]), 0.0)
+        return ((x - y) ** 2).mean()
+
+    def add(carry: tuple[Tree, Any], microbatch: Tree) -> tuple[tuple[Tree, Any], Any]:
+        total, key = carry
+        key, own = jax.random.split(key)
+        value, gradients = jax.value_and_grad(loss)(params, microbatch, own)
+        return (jax.tree.map(jnp.add, total, gradients), key), value
+
+    microbatches = jax.tree.map(lambda leaf: leaf.reshape(MICROBATCHES, -1, WIDTH), (x, y))
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    (gradients, key), values = jax.lax.scan(add, (zeros, jax.random.key(seed)), microbatches)
+    return descend(params, gradients), (values, jax.random.key_data(key))
+
+
+def scaled(params: Tree, batch: Tree) -> tuple[Tree, Any]:
+    """A step of two stages with a scaled loss: parameters stay as they are, and the scale halves, if a gradient is not finite."""
+    weights, scale = params
+
+    def loss(weights: Tree, microbatch: Tree, stages: int) -> Any:
+        return mlp_loss(weights, microbatch, stages) * scale
+
+    def update(_: Tree, gradients: Tree) -> Tree:
+        unscaled = jax.tree.map(lambda g: g / scale, gradients)
+        finite = jnp.all(jnp.stack([jnp.isfinite(g).all() for g in jax.tree.leaves(unscaled)]))
+        updated = jax.tree.map(lambda p, g: jnp.where(finite, p - 0.1 * g, p), weights, unscaled)
+        return updated, jnp.where(finite, scale, scale / 2)
+
+    return accumulating(loss, 2, update=update)(weights, batch)
+
+
+def rematerialized(params: Tree, tokens: Any, stages: int) -> Any:
+    """`gpt_loss`, whose layers are computed again in the backward pass."""
+    return gpt_loss(params, tokens, stages, layer=jax.checkpoint(block))
+
+
+STEPS: dict[str, tuple[Callable[..., Any], Tree, int]] = {
+    "mlp": (accumulating(mlp_loss, 2), mlp(), 2),
+    "four stages": (accumulating(mlp_loss, 4), mlp(), 4),
+    "tied embeddings": (accumulating(gpt_loss, 2), gpt(), 2),
+    "clipping": (accumulating(mlp_loss, 4, update=clipped), mlp(), 4),
+    "scanned layers": (accumulating(scanned_loss, 2), gpt(), 2),
+    "rematerialized": (accumulating(rematerialized, 2), gpt(), 2),
+    "encoder and decoder": (accumulating(translator_loss, 4), translator(), 4),
+    "mixture of experts": (accumulating(mixture_loss, 2), mixture(), 2),
+    "dropout": (dropped, (mlp()[0], (*mlp()[1], 3)), 2),
+    "loss scaling": (scaled, ((mlp()[0], np.float32(1024)), mlp()[1]), 2),
+}
+"""By name, a step, its arguments, and its number of stages."""
+
+SHARDED = partial(accumulating, mlp_loss)
