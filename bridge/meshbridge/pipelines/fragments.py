@@ -203,17 +203,20 @@ class _Writer:
 
     def _define(self, own: ir.Value, value: ir.Value, end: Builder, *, crossing: bool = False) -> ir.Value:
         """The fragment's value with the annotation of its definition, if it has one."""
-        sharding = self.program.loop.shardings.get(value)
+        sharding = self._sharding_of(value) if crossing else self.program.loop.shardings.get(value)
         if sharding is None:
             return own
         written = self._crossing_sharding(sharding, end) if crossing else self._value(sharding, end)
         return build.shard(own, written, at=end)
 
+    def _sharding_of(self, value: ir.Value) -> ir.Value | None:
+        """The annotation of a value, be it of its definition or of a use."""
+        sharding = self.program.loop.shardings.get(value)
+        return op_of(value).operands[1] if sharding is None and defining_name(value) == SHARD else sharding
+
     def _returned(self, value: ir.Value, end: Builder) -> ir.Value:
         own = self._value(value, end)
-        sharding = self.program.loop.shardings.get(value)
-        if sharding is None and defining_name(value) == SHARD:
-            sharding = op_of(value).operands[1]
+        sharding = self._sharding_of(value)
         if sharding is None:
             return own
         return build.shard(own, self._crossing_sharding(sharding, end), annotate_for_users=True, at=end)

@@ -65,7 +65,7 @@ def find_loop(module: ir.Module) -> MicrobatchLoop:
         raise MeshError(f"{source_location(main)}: error: the program marks no stage\n  hint: {MARK}")
     loop = _loop_around(marked[0][0])
     for op, _ in marked:
-        _check_place(op, loop)
+        _check_place(op, loop, main)
     trips = trip_count(loop)
     if trips is None:
         raise OpError(loop, "has boundaries of stages in it, but no known number of microbatches", SCAN)
@@ -85,16 +85,14 @@ def _loop_around(marker: ir.Operation) -> ir.Operation:
     return loop.operation
 
 
-def _check_place(marker: ir.Operation, loop: ir.Operation) -> None:
+def _check_place(marker: ir.Operation, loop: ir.Operation, main: ir.Operation) -> None:
     """Raises OpError unless a boundary is in the body of the loop itself, and the loop in the program's function."""
     around = _loop_around(marker)
-    if around != loop:
-        if around.parent == loop.parent:
-            raise OpError(marker, f"{_named(marker)} is in another loop than the boundaries before it", SCAN)
+    if around.parent is None or around.parent.operation != main:
         hint = "mark stages between scans over layers: scan over the layers of each stage on its own"
-        raise OpError(marker, f"{_named(marker)} is in a loop within the loop of microbatches", hint)
-    if loop.parent is None or loop.parent.operation.name != "func.func":
-        raise OpError(loop, "has boundaries of stages in it, but is not in the program's outermost function", SCAN)
+        raise OpError(marker, f"{_named(marker)} is in a loop within the loop of microbatches, or in a branch", hint)
+    if around != loop:
+        raise OpError(marker, f"{_named(marker)} is in another loop than the boundaries before it", SCAN)
 
 
 def _named(marker: ir.Operation) -> str:

@@ -104,7 +104,7 @@ def _batch(leaves: Sequence[Any], dims: Sequence[Any], **marked: Any) -> tuple[l
 
 
 def _lower(_: Any, *leaves: Any, name: str, direction: Direction) -> Sequence[Any]:
-    barrier = stablehlo.OptimizationBarrierOp(lowering.flatten_ir_values(leaves))
+    barrier = stablehlo.OptimizationBarrierOp(list(leaves))
     text: dict[str, ir.Attribute] = {_NAME: ir.StringAttr.get(name), _DIRECTION: ir.StringAttr.get(direction)}
     barrier.operation.attributes[_FRONTEND] = ir.DictAttr.get(text)
     return list(barrier.results)

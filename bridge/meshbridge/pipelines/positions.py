@@ -46,8 +46,9 @@ class _Flow:
         known: Positions = {}
         changed = True
         while changed:
+            carries = not known.keys().isdisjoint(program.carried)
             for op in program.inside:
-                if (position := self._position(op, known)) is not None:
+                if (position := self._position(op, known, carries)) is not None:
                     known |= dict.fromkeys(op.results, position)
             changed = False
             for argument, number in program.carried.items():
@@ -57,14 +58,14 @@ class _Flow:
                     changed = True
         return known
 
-    def _position(self, op: ir.Operation, known: Mapping[ir.Value, int]) -> int | None:
+    def _position(self, op: ir.Operation, known: Mapping[ir.Value, int], carries: bool) -> int | None:
         position = _last(known, self.program.reads.of(op))
         marker = marker_of(op)
         if marker is None:
             return 0 if position is None and op.results[0] in self._first_products else position
         boundary = self._boundary(op, marker)
         if position is not None and position > boundary:
-            raise self._late(op, marker, position)
+            raise self._late(op, marker, position, carries)
         return boundary
 
     def _boundary(self, op: ir.Operation, marker: Marker) -> int:
@@ -86,14 +87,19 @@ class _Flow:
                 needed.update(program.reads.of(op))
         return {op.results[0] for op in program.inside if is_costly(op)} & needed
 
-    def _late(self, op: ir.Operation, marker: Marker, position: int) -> OpError:
+    def _late(self, op: ir.Operation, marker: Marker, position: int, carries: bool) -> OpError:
+        """The diagnostic for a boundary that needs a value of a later position; `carries` tells whether of the microbatch
+        before."""
         site = self.chunks.site(position)
-        stage = f"stage {site.number} of {self.chunks.count}, counted from 0"
+        needs = f"needs, at the boundary of stage {marker.name!r}, a value of the {site.kind} pass of chunk {site.number}"
+        counted = f"of {self.chunks.count}, counted from 0"
+        if carries:
+            hint = "add up gradients in the loop, and update parameters after it"
+            return OpError(op, f"{needs} {counted}, for the microbatch before: no two could be computed at a time", hint)
         if site.kind == "backward" and marker.direction == "forward":
             hint = "call jax.checkpoint within a stage, not around several, and jax.grad around all of them"
-            return OpError(op, f"begins stage {marker.name!r} with a value of the backward pass of {stage}", hint)
-        hint = "let values pass the stages in one order; a microbatch must not need what a later stage computes of the one before"
-        return OpError(op, f"needs, at the boundary of stage {marker.name!r}, a value of the later {stage}", hint)
+            return OpError(op, f"{needs} {counted}", hint)
+        return OpError(op, f"{needs} {counted}, which comes later", "let all values pass the stages in one order")
 
 
 def _last(known: Mapping[ir.Value, int], values: Iterable[ir.Value]) -> int | None:

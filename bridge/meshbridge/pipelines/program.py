@@ -21,29 +21,31 @@ class LoopProgram:
     def reads(self) -> Reads:
         """What ops read. Arguments of the program, and what the loop carries unchanged, do not change."""
         body = self.loop.body
-        return Reads({*self.loop.block.arguments, *(body.arguments[number] for number in self.invariant)})
+        unchanged = (body.arguments[number] for number in self._unchanged)
+        return Reads({*self.loop.block.arguments, *unchanged}, self.loop.shardings)
 
     @cached_property
     def invariant(self) -> dict[int, ir.Value]:
         """By number, the values that each microbatch leaves unchanged, as they are before the loop."""
-        body = self.loop.body
-        return {
-            number: look_through(self.loop.op.operands[number], (SHARD,))
-            for number, value in enumerate(self.loop.yielded())
-            if look_through(value, (SHARD,)) == body.arguments[number]
-        }
+        return {number: self.reads.original(self.loop.op.operands[number]) for number in self._unchanged}
+
+    @cached_property
+    def _unchanged(self) -> list[int]:
+        arguments = self.loop.body.arguments
+        yielded = enumerate(self.loop.yielded())
+        return [number for number, value in yielded if look_through(value, (SHARD,)) == arguments[number]]
 
     @cached_property
     def carried(self) -> dict[ir.Value, int]:
         """The numbers of the carried values, by the argument of the body."""
         arguments = enumerate(self.loop.body.arguments)
-        return {argument: number for number, argument in arguments if number not in self.invariant}
+        return {argument: number for number, argument in arguments if number not in self._unchanged}
 
     @cached_property
     def final(self) -> dict[ir.Value, int]:
         """The numbers of the carried values, by the loop's result."""
         results = enumerate(self.loop.op.results)
-        return {result: number for number, result in results if number not in self.invariant}
+        return {result: number for number, result in results if number not in self._unchanged}
 
     @cached_property
     def _entering(self) -> dict[ir.Value, ir.Value]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from meshbridge.ir.builder import op_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import inside, ir
 from meshbridge.ir.uses import defining_op
 from meshbridge.ops.traits import Trait, has
 from meshbridge.pipelines.loop import SHARD, WHILE
 
-FEW_BYTES = 4096
+FEW_BYTES = 64
 """The size below which it does not count where a value is computed. Nothing was measured: it is less than a link's latency."""
 
 
@@ -35,10 +36,12 @@ def bytes_of(value: ir.Value) -> float:
 class Reads:
     """The values from which ops are computed, seen through the ops that are copied to their readers: constants and what is
     computed from constants alone, annotations of uses, other shapes and types of values of a few bytes, and in the loop of values
-    that do not change in it. Before the loop these are computed once: another shape may be another sharding.
+    that do not change in it. Outside of the loop these are computed once, and so are other shardings.
     """
 
     unchanging: set[ir.Value]
+    shardings: Mapping[ir.Value, ir.Value]
+    "The annotations of definitions."
     _operands: dict[ir.Value, list[ir.Value]] = field(default_factory=dict)
     _leaves: dict[ir.Value, tuple[ir.Value, ...]] = field(default_factory=dict)
 
@@ -66,8 +69,10 @@ class Reads:
 
     def is_copied(self, op: ir.Operation) -> bool:
         """Whether each reader of the results computes them itself."""
-        if op.name == "mesh.sharding" or (op.name == SHARD and "annotate_for_users" in op.attributes):
+        if op.name == "mesh.sharding":
             return True
+        if op.name == SHARD and "annotate_for_users" in op.attributes:
+            return self._in_loop(op) or not self._reshards(op)
         if not has(op.name, Trait.PURE) or has(op.name, Trait.CONTROL_FLOW) or has(op.name, Trait.EXPENSIVE):
             return False
         leaves = self.of(op)
@@ -75,5 +80,20 @@ class Reads:
             return not has(op.name, Trait.CONTRACTION)
         if not has(op.name, Trait.SHAPING) and op.name != "stablehlo.convert":
             return False
-        in_loop = op.parent is not None and op.parent.operation.name == WHILE
+        in_loop = self._in_loop(op)
         return all((in_loop and leaf in self.unchanging) or bytes_of(leaf) <= FEW_BYTES for leaf in leaves)
+
+    def _in_loop(self, op: ir.Operation) -> bool:
+        return op.parent is not None and op.parent.operation.name == WHILE
+
+    def _reshards(self, op: ir.Operation) -> bool:
+        """Whether a use is sharded otherwise than the definition."""
+        value, sharding = op.operands
+        defined = self.shardings.get(value)
+        return defined is not None and dict(op_of(defined).attributes) != dict(op_of(sharding).attributes)
+
+    def original(self, value: ir.Value) -> ir.Value:
+        """The value that `value` is under annotations that do not reshard it."""
+        while (op := defining_op(value)) is not None and op.name == SHARD and self.is_copied(op):
+            value = op.operands[0]
+        return value

@@ -1,0 +1,95 @@
+"""Pipelines on 8 virtual devices: numbers equal those of one device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import meshbridge
+from meshbridge.ir.mlir import MeshError
+from tests.pipelines.steps import accumulating, clipped, gpt, gpt_loss, mlp, mlp_loss
+
+Tree = Any
+
+
+def stage_mesh(groups: int) -> jax.sharding.Mesh:
+    """The mesh of the first of so many stages on 8 devices."""
+    size = 8 // groups
+    return jax.make_mesh((size,), ("fsdp",), axis_types=(AxisType.Auto,), devices=jax.devices()[:size])
+
+
+def pipelined(step: Any, params: Tree, groups: int, **options: Any) -> Any:
+    """A step whose parameters and batch are sharded along the first dimension, as a pipeline."""
+    mesh = stage_mesh(groups)
+    rows = NamedSharding(mesh, P("fsdp"))
+    shardings = jax.tree.map(lambda leaf: rows if leaf.ndim > 1 else NamedSharding(mesh, P()), params)
+    return meshbridge.pipelined(step, stages=groups, in_shardings=(shardings, rows), out_shardings=(shardings, None), **options)
+
+
+def check(step: Any, function: Any, params: Tree, batch: Tree, steps: int = 2) -> Tree:
+    """Trains some steps, and compares with one device."""
+    expected, found = params, params
+    for _ in range(steps):
+        expected, expected_loss = jax.jit(step)(expected, batch)
+        found, loss = function(found, batch)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), (found, loss), (expected, expected_loss))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("schedule", "groups", "chunks"),
+    [("1f1b", 2, 2), ("gpipe", 4, 4), ("interleaved", 2, 4), ("zero-bubble", 2, 2)],
+)
+def test_numbers_under_each_schedule(schedule: str, groups: int, chunks: int) -> None:
+    step = accumulating(mlp_loss, chunks, update=clipped)
+    params, batch = mlp()
+    found = check(step, pipelined(step, params, groups, schedule=schedule), params, batch)
+    first, last = (found["layers"][layer]["w"].sharding.device_set for layer in (0, 3 if chunks == groups else 1))
+    assert first == set(jax.devices()[: 8 // groups])
+    assert last == set(jax.devices()[8 - 8 // groups :])
+
+
+def test_a_transformer_with_tied_embeddings() -> None:
+    step = accumulating(gpt_loss, 2)
+    params, tokens = gpt(2)
+    check(step, pipelined(step, params, 2), params, tokens)
+
+
+def test_donated_arguments_are_overwritten() -> None:
+    step = accumulating(mlp_loss, 2)
+    params, batch = mlp()
+    function = pipelined(step, params, 2, donate_argnums=0)
+    found, _ = function(params, batch)
+    np.testing.assert_array_equal(params["layers"][0]["w"], mlp()[0]["layers"][0]["w"])  # numpy's arrays stay
+    again, _ = function(found, batch)
+    assert found["layers"][0]["w"].is_deleted()
+    assert not again["layers"][0]["w"].is_deleted()
+
+
+def test_too_few_devices_and_meshes_that_overlap() -> None:
+    step = accumulating(mlp_loss, 4)
+    params, batch = mlp()
+    devices = jax.devices()
+    for wrong, text in (
+        (devices[:6], "4 stages on meshes of 2 devices need 8 devices, there are 6"),
+        (devices[:4] * 2, "the meshes of stages overlap: device 0 is named twice"),
+    ):
+        with pytest.raises(MeshError, match=text):
+            pipelined(step, params, 4, devices=wrong)(params, batch)
+
+
+def test_arguments_of_another_kind() -> None:
+    step = accumulating(mlp_loss, 2)
+    function = pipelined(step, mlp()[0], 2)
+    with pytest.raises(MeshError, match="marks no stage"):
+        meshbridge.pipelined(lambda x: x + 1, stages=2)(np.ones(4))
+    with pytest.raises(MeshError, match="stages is 0, expected at least 1"):
+        meshbridge.pipelined(step, stages=0)(*mlp())
+    with pytest.raises(MeshError, match="expected devices, found none"):
+        meshbridge.pipelined(step, stages=2, devices=[])
+    assert function.lower(*mlp()).plan.schedule.name == "1f1b"
