@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from meshbridge.ir.mlir import OpError, VerifyError
     from meshbridge.ops.rule_notation import LoopsAndMaps
     from meshbridge.ops.sharding_rules import register_sharding_rule
-    from meshbridge.pipelines.marker import stage
+    from meshbridge.pipelines.stage import stage
     from meshbridge.read.formats import Program
     from meshbridge.reports import Difference, Explanation, Report
     from meshbridge.reports.measured import Measured
@@ -130,7 +130,7 @@ _HOMES = {
     "Verdict": "meshbridge.verify.verdict",
     "VerifyError": "meshbridge.ir.mlir",
     "register_sharding_rule": "meshbridge.ops.sharding_rules",
-    "stage": "meshbridge.pipelines.marker",
+    "stage": "meshbridge.pipelines.stage",
 }
 """By name, the modules that are imported on first use: their imports take half a second."""
 

@@ -16,6 +16,7 @@ from meshbridge.pipelines.loop import find_loop
 from meshbridge.pipelines.placement import place
 from meshbridge.pipelines.plan import Plan, donate, plan
 from meshbridge.pipelines.schedules import Schedule
+from meshbridge.pipelines.topology import target_of_stage
 from meshbridge.read.formats import Program, copy_module
 
 DONATED = ("jax.buffer_donor", "tf.aliasing_output")
@@ -29,6 +30,9 @@ class Pipeline:
     source: Program
     plan: Plan
     options: pipeline.Options
+    "How fragments are partitioned, each on the devices of its stage."
+    whole: CompileTarget
+    "The devices of all stages."
     donated: frozenset[int]
 
     @property
@@ -58,7 +62,7 @@ class Pipeline:
 
 def build(program: Program, options: pipeline.Options, stages: int, schedule: str | Schedule) -> Pipeline:
     """Cuts a program with a loop of microbatches, for the mesh of one stage, into a pipeline of that many `stages`, which are
-    groups of devices. Does not change the program.
+    groups of devices: equal parts of the options' target, if that has a topology. Does not change the program.
 
     Raises MeshError for a program whose stages are not marked, or not in order, and for a schedule that does not fit them.
     """
@@ -69,16 +73,16 @@ def build(program: Program, options: pipeline.Options, stages: int, schedule: st
         for number, entry in enumerate(entries(main_function(program.module), "arg_attrs"))
         if any(name in entry for name in DONATED)
     )
-    whole = CompileTarget.of(options.target.name.partition(":")[0])  # the topology is that of all groups
+    own = replace(options, target=target_of_stage(options.target, stages))
     module = copy_module(program.module)
-    partitioning.partition_module(module, replace(options, emit="annotated", target=whole))
+    partitioning.partition_module(module, replace(own, emit="annotated"))
     with module.context:
         loop = find_loop(module)
         ordered = _schedule(schedule, stages, len(loop.names), loop.microbatches)
         placement = place(loop, stages, ordered.chunks, split_weights=ordered.splits_weights)
         planned = plan(fragments_of(placement), ordered)
         donate(planned, donated)
-    return Pipeline(program, planned, replace(options, target=whole), donated)
+    return Pipeline(program, planned, own, options.target, donated)
 
 
 def _schedule(schedule: str | Schedule, stages: int, marked: int, microbatches: int) -> Schedule:

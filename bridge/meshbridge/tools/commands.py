@@ -27,6 +27,7 @@ from meshbridge.tools import (
     compare_commands,
     console,
     model_explorer,
+    pipeline_commands,
     plan_commands,
     run_script_command,
     search_command,
@@ -99,6 +100,7 @@ def _add_report(parser: console.Parser) -> None:
     parser.add_argument("--model-explorer", metavar="OUT.json", help=text)
     text = "give wire bytes as formulas of symbolic dimensions and of the sizes of mesh axes, of the plan for the sizes in --dims"
     parser.add_argument("--symbolic", action="store_true", help=text)
+    pipeline_commands.add_options(parser)
     parser.set_defaults(command=report)
 
 
@@ -383,6 +385,8 @@ def symbolic(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     """`meshbridge report IN`."""
+    if pipeline_commands.is_asked("meshbridge report", options):
+        return pipeline_commands.report(options, _read_for_platform(options))
     if options.symbolic:
         return symbolic(options)
     is_placed = has_topology(options.machine)

@@ -9,7 +9,7 @@ from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir.mlir import ir
 from meshbridge.lowering.local_program import annotate_local_program, shardings_between, speaks_of_devices
 from meshbridge.read import files, formats
-from meshbridge.tools import arguments, console, pass_verdicts
+from meshbridge.tools import arguments, console, pass_verdicts, pipeline_commands
 from meshbridge.verify.verdict import MEMORY, Verdict, verify
 
 
@@ -25,6 +25,7 @@ def add_options(parser: console.Parser) -> None:
     )
     parser.add_argument("--seed", type=console.seed, default=0, help="seed of the random inputs (default: 0)")
     parser.add_argument("--json", action="store_true", help="for programs instead of people")
+    pipeline_commands.add_options(parser)
     parser.set_defaults(command=run)
 
 
@@ -33,6 +34,8 @@ _READING, _PARTITIONING, _VERIFYING = "reading", "partitioning", "verifying"
 
 def run(options: argparse.Namespace) -> int:
     """The body of `meshbridge verify`; returns 0 if the programs are equal, 1 if they differ."""
+    if pipeline_commands.is_asked("meshbridge verify", options):
+        return pipeline_commands.verify(options, console.read_program(options.input, options.dims))
     if options.after_each_pass and options.partitioned is not None:
         raise console.UsageError("meshbridge verify: error: --after-each-pass partitions SOURCE itself, but PARTITIONED is given")
     console.refuse_ignored("meshbridge verify", arguments.without_local(options), _shardings(options))

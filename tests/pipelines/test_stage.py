@@ -71,5 +71,5 @@ def test_partitioned_programs_keep_it() -> None:
 
 
 def test_a_stage_has_a_name() -> None:
-    with pytest.raises(MeshError, match="expected the name of a stage, found 3\n  hint: x = meshbridge.stage"):
+    with pytest.raises(MeshError, match="expected the name of a stage, found 3"):
         meshbridge.stage(3)  # type: ignore[arg-type]
