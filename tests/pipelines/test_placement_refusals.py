@@ -40,8 +40,8 @@ def test_a_program_without_stages() -> None:
 
 
 def test_another_number_of_stages() -> None:
-    text = refusal(accumulating(mlp_loss, 4), *mlp(), stages=2)
-    assert "error: expected boundaries of 2 stages, found 3: stage1, stage2, stage3" in text
+    text = refusal(accumulating(mlp_loss, 4), *mlp(), stages=5)
+    assert "error: expected boundaries of 5 stages, or of a multiple, found 3: stage1, stage2, stage3" in text
     assert "hint: x = meshbridge.stage('name')(x) marks where a stage begins" in text
 
 
@@ -130,5 +130,5 @@ def test_a_schedule_for_other_stages() -> None:
 
 
 def test_microbatches_that_do_not_divide() -> None:
-    text = refusal(accumulating(mlp_loss, 4), *mlp(6), stages=3, schedule="interleaved")
-    assert "that 3 groups of devices divide" in text
+    text = refusal(accumulating(mlp_loss, 3), *mlp(6), stages=3, schedule="interleaved")
+    assert "that 3 groups of devices divide, found 3 chunks and 4 microbatches" in text

@@ -38,7 +38,7 @@ def test_the_composition_equals_the_source(name: str, schedule: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["clipping", "encoder and decoder"])
-@pytest.mark.parametrize(("schedule", "groups"), [("gpipe", 4), ("interleaved", 2)])
+@pytest.mark.parametrize(("schedule", "groups"), [("gpipe", 4), ("interleaved", 2), ("1f1b", 2)])
 def test_other_schedules(name: str, schedule: str, groups: int) -> None:
     assert is_equal(pipeline_of(name, schedule, groups))
 

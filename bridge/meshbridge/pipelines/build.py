@@ -12,7 +12,7 @@ from meshbridge.ir.mlir import MeshError, entries, main_function
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.pipelines import schedules
 from meshbridge.pipelines.fragments import Fragment, fragments_of
-from meshbridge.pipelines.loop import find_loop
+from meshbridge.pipelines.loop import MicrobatchLoop, find_loop
 from meshbridge.pipelines.placement import place
 from meshbridge.pipelines.plan import Plan, donate, plan
 from meshbridge.pipelines.schedules import Schedule
@@ -78,17 +78,19 @@ def build(program: Program, options: pipeline.Options, stages: int, schedule: st
     partitioning.partition_module(module, replace(own, emit="annotated"))
     with module.context:
         loop = find_loop(module)
-        ordered = _schedule(schedule, stages, len(loop.names), loop.microbatches)
+        ordered = _schedule(schedule, stages, loop)
         placement = place(loop, stages, ordered.chunks, split_weights=ordered.splits_weights)
         planned = plan(fragments_of(placement), ordered)
         donate(planned, donated)
     return Pipeline(program, planned, own, options.target, donated)
 
 
-def _schedule(schedule: str | Schedule, stages: int, marked: int, microbatches: int) -> Schedule:
+def _schedule(schedule: str | Schedule, stages: int, loop: MicrobatchLoop) -> Schedule:
+    """The schedule of that name; an interleaved one has all stages that are marked as chunks."""
+    microbatches = loop.microbatches
     if isinstance(schedule, str):
-        several = schedule == "interleaved" and marked > stages
-        return schedules.named(schedule, stages, -(-marked // stages) * stages if several else stages, microbatches)
+        chunks = loop.marked(stages) if schedule == "interleaved" else stages
+        return schedules.named(schedule, stages, chunks, microbatches)
     if (schedule.groups, schedule.microbatches) != (stages, microbatches):
         raise MeshError(
             f"error: the schedule {schedule.name!r} is for {schedule.groups} stages and {schedule.microbatches} microbatches, "

@@ -44,6 +44,20 @@ class MicrobatchLoop:
         block: ir.Block = self.op.regions[1].blocks[0]
         return block
 
+    def marked(self, chunks: int) -> int:
+        """The number of stages that are marked, a multiple of `chunks`: the first one may begin without a boundary.
+
+        Raises MeshError if there are others.
+        """
+        for count in (len(self.names) + 1, len(self.names)):
+            if count and count % chunks == 0:
+                return count
+        names = ", ".join(self.names)
+        raise MeshError(
+            f"{source_location(self.op)}: error: expected boundaries of {chunks} stages, or of a multiple, found "
+            f"{len(self.names)}: {names}\n  hint: {MARK}; the first stage may begin without one"
+        )
+
     def yielded(self) -> list[ir.Value]:
         """The carried values after a microbatch."""
         return _terminator_operands(self.body)

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from meshbridge.ir.mlir import MeshError, ir, source_location
+from meshbridge.ir.mlir import ir
 from meshbridge.pipelines.after import AfterLoop
-from meshbridge.pipelines.loop import MARK, MicrobatchLoop
+from meshbridge.pipelines.loop import MicrobatchLoop
 from meshbridge.pipelines.marker import marker_of
 from meshbridge.pipelines.positions import Positions, is_costly, positions_of
 from meshbridge.pipelines.program import LoopProgram, key_of
@@ -26,12 +26,6 @@ def place(loop: MicrobatchLoop, groups: int, chunks: int, *, split_weights: bool
 
     Raises MeshError for another number of marked stages, and OpError for a stage that needs a value of a later one.
     """
-    if len(loop.names) not in (chunks - 1, chunks):
-        names = ", ".join(loop.names)
-        raise MeshError(
-            f"{source_location(loop.op)}: error: expected boundaries of {chunks} stages, found {len(loop.names)}: {names}"
-            f"\n  hint: {MARK}; the first stage may begin without one"
-        )
     program, cut = LoopProgram(loop), Chunks(groups, chunks)
     positions = positions_of(program, cut, split_weights=split_weights)
     return Placement(program, cut, positions, AfterLoop(program, cut, positions))

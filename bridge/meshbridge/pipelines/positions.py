@@ -1,8 +1,8 @@
 """The positions of the ops of a microbatch, by data flow.
 
 Positions are ordered `F0 < F1 < … < B1 < B0`: chunks forward, then backward. The boundary of chunk `k` has the position `Fk`, and
-passed backward `B(k-1)`. An op has the last position of what it reads; one that depends on no boundary, nor on a product that
-passes one, has none.
+passed backward `B(k-1)`; if more stages are marked than there are chunks, as many form each chunk. An op has the last position of
+what it reads; one that depends on no boundary, nor on a product that passes one, has none.
 """
 
 from __future__ import annotations
@@ -72,8 +72,12 @@ class _Flow:
         names = self.program.loop.names
         if marker.name not in names:
             raise OpError(op, f"passes the boundary of stage {marker.name!r} backward, which nothing passes forward")
-        chunk = names.index(marker.name) + self.chunks.count - len(names)
-        return chunk if marker.direction == "forward" else self.chunks.backward(max(chunk - 1, 0))
+        marked = self.program.loop.marked(self.chunks.count)
+        stage = names.index(marker.name) + marked - len(names)
+        together = marked // self.chunks.count
+        if marker.direction == "forward":
+            return stage // together
+        return self.chunks.backward(max(stage - 1, 0) // together)
 
     @cached_property
     def _first_products(self) -> set[ir.Value]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from math import gcd
 
-from meshbridge.cost.permutes import shift_time
+import numpy as np
+
+from meshbridge.cost.permutes import permute_time
 from meshbridge.cost.seconds import Time
 from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.sharding import Mesh
@@ -33,7 +35,7 @@ def target_of_stage(target: CompileTarget, stages: int) -> CompileTarget:
         )
     rest = (devices.slices, *devices.topology)[len(sizes) :]
     slices, *topology = (*sizes, *rest)
-    text = "x".join(map(str, topology if devices.slices == 1 else (slices, *topology)))
+    text = "x".join(map(str, topology if slices == 1 else (slices, *topology)))
     return target.but(machine=f"{devices.device}:{text}")
 
 
@@ -42,4 +44,5 @@ def transfer_time(target: CompileTarget, mesh: Mesh, stages: int, source: int, r
     stage. Raises MeshError if all stages do not fit the target's topology."""
     assert target.devices is not None, "only a topology says how far it is"
     whole = Mesh("pipeline", (stages, *mesh.shape))
-    return shift_time(shard_bytes, (0,), reader - source, place(whole, target.devices), rotate=False)
+    ends = (np.array([stage]) for stage in (source, reader))
+    return permute_time(shard_bytes, *ends, (0,), place(whole, target.devices))
