@@ -17,7 +17,7 @@ from meshbridge.pipelines.prediction import PipelineReport, report
 from meshbridge.read import formats
 from tests.pipelines.steps import accumulating, mlp_loss
 
-SIZE = 4096
+SIZE = 8192
 
 
 @cache

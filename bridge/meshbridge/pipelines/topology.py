@@ -44,5 +44,4 @@ def transfer_time(target: CompileTarget, mesh: Mesh, stages: int, source: int, r
     stage. Raises MeshError if all stages do not fit the target's topology."""
     assert target.devices is not None, "only a topology says how far it is"
     whole = Mesh("pipeline", (stages, *mesh.shape))
-    ends = (np.array([stage]) for stage in (source, reader))
-    return permute_time(shard_bytes, *ends, (0,), place(whole, target.devices))
+    return permute_time(shard_bytes, np.array([source]), np.array([reader]), (0,), place(whole, target.devices))
