@@ -10,7 +10,10 @@ import jax
 
 from meshbridge import pipeline
 from meshbridge.ir.mlir import MeshError, context
+from meshbridge.pipelines import prediction, proof
 from meshbridge.pipelines.build import Pipeline, build
+from meshbridge.pipelines.prediction import PipelineReport
+from meshbridge.pipelines.proof import Proof
 from meshbridge.pipelines.run import Runner
 from meshbridge.pipelines.schedules import Schedule
 from meshbridge.read import formats
@@ -44,6 +47,14 @@ class Pipelined:
         assert program.calling is not None, "the program of a function"
         leaves = program.calling.flatten(arguments, named)
         return program.calling.unflatten(runner(leaves, program.calling.labels()))
+
+    def report(self, *arguments: Any, **named: Any) -> PipelineReport:
+        """The predicted step, the memory of each stage, and what crosses. Raises MeshError."""
+        return prediction.report(self.lower(*arguments, **named))
+
+    def verify(self, *arguments: Any, **named: Any) -> Proof:
+        """Proves that the pipeline computes what the step computes, by exact evaluation. Raises MeshError."""
+        return proof.verify(self.lower(*arguments, **named))
 
     def lower(self, *arguments: Any, **named: Any) -> Pipeline:
         """The pipeline for arguments, which may be `jax.ShapeDtypeStruct`s. Raises MeshError."""

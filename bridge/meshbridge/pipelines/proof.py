@@ -28,7 +28,22 @@ class Proof:
     @property
     def equal(self) -> bool:
         """Whether the pipeline computes what its source computes."""
-        return self.composition.equal and all(verdict.equal for verdict in self.fragments.values())
+        return all(verdict.equal for verdict in self.verdicts.values())
+
+    @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """The verdicts by what they are on."""
+        fragments = {f"fragment {site}": verdict for site, verdict in self.fragments.items()}
+        return {"the composition of fragments": self.composition} | fragments
+
+    def table(self) -> str:
+        """A line for each verdict."""
+        return "\n".join(f"{name}: {_said(verdict)}" for name, verdict in self.verdicts.items())
+
+
+def _said(verdict: Verdict) -> str:
+    wrong = ", ".join(f"result {difference.result}" for difference in verdict.differences)
+    return f"differs in {wrong}" if wrong else "equal"
 
 
 def verify(pipeline: Pipeline, *, seed: int = 0, memory: float = MEMORY) -> Proof:

@@ -55,15 +55,11 @@ def verify(options: argparse.Namespace, program: Program) -> int:
         found = proof.verify(
             _built(program, pipeline.Options.of(emit="local"), options), seed=options.seed, memory=options.memory
         )
-    verdicts = {"the composition of fragments": found.composition} | {
-        f"fragment {site}": verdict for site, verdict in found.fragments.items()
-    }
     if options.json:
-        console.say(json.dumps({"equal": found.equal, "verdicts": {name: _as_json(v) for name, v in verdicts.items()}}, indent=2))
+        verdicts = {name: _as_json(verdict) for name, verdict in found.verdicts.items()}
+        console.say(json.dumps({"equal": found.equal, "verdicts": verdicts}, indent=2))
     else:
-        for name, verdict in verdicts.items():
-            wrong = ", ".join(f"result {difference.result}" for difference in verdict.differences)
-            console.say(f"{name}: {'equal' if verdict.equal else f'differs in {wrong}'}")
+        console.say(found.table())
     return 0 if found.equal else 1
 
 
