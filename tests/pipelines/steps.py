@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -30,19 +29,21 @@ def mark(layer: int, layers: int, stages: int) -> Callable[[Tree], Tree]:
     return meshbridge.stage(f"stage{layer // per_stage}") if begins else lambda tree: tree
 
 
-def accumulating(loss: Loss, stages: int, *, update: Callable[..., Tree] | None = None) -> Callable[..., tuple[Tree, Any]]:
+def accumulating(
+    loss: Loss, stages: int, *, update: Callable[..., Tree] | None = None, microbatches: int = MICROBATCHES
+) -> Callable[..., tuple[Tree, Any]]:
     """A step that adds up the gradients of `loss(params, microbatch, stages)` over microbatches, and updates parameters."""
 
     def step(params: Tree, batch: Tree) -> tuple[Tree, Any]:
-        microbatches = jax.tree.map(lambda x: x.reshape(MICROBATCHES, -1, *x.shape[1:]), batch)
+        parts = jax.tree.map(lambda x: x.reshape(microbatches, -1, *x.shape[1:]), batch)
 
         def add(carry: tuple[Any, Tree], microbatch: Tree) -> tuple[tuple[Any, Tree], Any]:
             value, gradients = jax.value_and_grad(loss)(params, microbatch, stages)
-            return (carry[0] + value, jax.tree.map(jnp.add, carry[1], gradients)), value
+            return (carry[0] + value.astype(jnp.float32), jax.tree.map(jnp.add, carry[1], gradients)), value
 
         zeros = jax.tree.map(jnp.zeros_like, params)
-        (total, gradients), values = jax.lax.scan(add, (jnp.float32(0), zeros), microbatches)
-        return (update or descend)(params, gradients), (total / MICROBATCHES, values)
+        (total, gradients), values = jax.lax.scan(add, (jnp.float32(0), zeros), parts)
+        return (update or descend)(params, gradients), (total / microbatches, values)
 
     return step
 
@@ -226,5 +227,3 @@ STEPS: dict[str, tuple[Callable[..., Any], Tree, int]] = {
     "loss scaling": (scaled, ((mlp()[0], np.float32(1024)), mlp()[1]), 2),
 }
 """By name, a step, its arguments, and its number of stages."""
-
-SHARDED = partial(accumulating, mlp_loss)

@@ -77,7 +77,9 @@ class _Flow:
         together = marked // self.chunks.count
         if marker.direction == "forward":
             return stage // together
-        return self.chunks.backward(max(stage - 1, 0) // together)
+        chunk = max(stage - 1, 0) // together
+        # No boundary is between the forward and the backward pass of the last chunk, so that they are one.
+        return self.chunks.backward(chunk) if chunk < self.chunks.count - 1 else chunk
 
     @cached_property
     def _first_products(self) -> set[ir.Value]:
