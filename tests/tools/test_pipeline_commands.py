@@ -23,7 +23,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_reports(program: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["report", program, "--stages", "2", "--schedule", "gpipe"]) == 0
-    assert capsys.readouterr().out.startswith("schedule gpipe: 4 microbatches, 1 devices for each of 2 stages, machine neutral\n")
+    assert capsys.readouterr().out.startswith("schedule gpipe: 4 microbatches, 1 device for each of 2 stages, machine neutral\n")
     assert cli.main(["report", program, "--stages", "2", "--schedule", "interleaved", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["chunks"] == 4
 

@@ -81,7 +81,8 @@ class PipelineReport:
 
     def table(self) -> str:
         """The report for people."""
-        where = f"{self.devices_per_stage} devices for each of {len(self.stages)} stages"
+        devices = "1 device" if self.devices_per_stage == 1 else f"{self.devices_per_stage} devices"
+        where = f"{devices} for each of {len(self.stages)} stages"
         chunks = "" if self.chunks == len(self.stages) else f", {self.chunks} chunks"
         lines = [f"schedule {self.schedule}: {self.microbatches} microbatches{chunks}, {where}, machine {self.machine}"]
         if self.seconds is not None and self.bubble is not None:
