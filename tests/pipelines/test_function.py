@@ -87,7 +87,7 @@ def test_too_few_devices_and_meshes_that_overlap() -> None:
 def test_arguments_of_another_kind() -> None:
     step = accumulating(mlp_loss, 2)
     function = pipelined(step, mlp()[0], 2)
-    with pytest.raises(MeshError, match="marks no stage"):
+    with pytest.raises(MeshError, match="no loop of microbatches, nor marks stages"):
         meshbridge.pipelined(lambda x: x + 1, stages=2)(np.ones(4))
     with pytest.raises(MeshError, match="stages is 0, expected at least 1"):
         meshbridge.pipelined(step, stages=0)(*mlp())

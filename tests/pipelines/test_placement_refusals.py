@@ -34,11 +34,6 @@ def line_of(text: str) -> int:
     return next(number for number, line in lines if text in line and line.endswith("# here"))
 
 
-def test_a_program_without_stages() -> None:
-    text = refusal(accumulating(lambda p, b, _: mlp_loss(p, b, 1), 1), *mlp())
-    assert "error: the program marks no stage\n  hint: x = meshbridge.stage('name')(x)" in text
-
-
 def test_another_number_of_stages() -> None:
     text = refusal(accumulating(mlp_loss, 4), *mlp(), stages=5)
     assert "error: expected boundaries of 5 stages, or of a multiple, found 3: stage1, stage2, stage3" in text

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from meshbridge.ir.mlir import ir
-from meshbridge.pipelines.positions import Positions
+from meshbridge.pipelines.flow import Positions
 from meshbridge.pipelines.program import LoopProgram, key_of
 from meshbridge.pipelines.reads import FEW_BYTES, bytes_of
 from meshbridge.pipelines.sites import Chunks, Site

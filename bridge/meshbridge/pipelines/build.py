@@ -12,7 +12,7 @@ from meshbridge.ir.mlir import MeshError, entries, main_function
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.pipelines import schedules
 from meshbridge.pipelines.fragments import Fragment, fragments_of
-from meshbridge.pipelines.loop import MicrobatchLoop, find_loop
+from meshbridge.pipelines.loop import MARK, MicrobatchLoop, find_loop
 from meshbridge.pipelines.placement import place
 from meshbridge.pipelines.plan import Plan, donate, plan
 from meshbridge.pipelines.schedules import Schedule
@@ -90,6 +90,8 @@ def _schedule(schedule: str | Schedule, stages: int, loop: MicrobatchLoop) -> Sc
     microbatches = loop.microbatches
     if isinstance(schedule, str):
         chunks = loop.marked(stages) if schedule == "interleaved" else stages
+        if schedule == "interleaved" and not loop.names:
+            raise MeshError(f"error: the schedule 'interleaved' has the stages that are marked, found none\n  hint: {MARK}")
         return schedules.named(schedule, stages, chunks, microbatches)
     if (schedule.groups, schedule.microbatches) != (stages, microbatches):
         raise MeshError(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from meshbridge.analysis.executions import executed
 from meshbridge.analysis.trip_count import trip_count
-from meshbridge.ir.mlir import MeshError, OpError, ir, main_function, source_location, terminator, walk_all
+from meshbridge.cost.flops import amount
+from meshbridge.ir.builder import op_of
+from meshbridge.ir.mlir import MeshError, OpError, ancestor_in, ir, main_function, source_location, terminator, walk_all
 from meshbridge.pipelines.marker import Marker, marker_of
 
 WHILE = "stablehlo.while"
@@ -45,10 +48,13 @@ class MicrobatchLoop:
         return block
 
     def marked(self, chunks: int) -> int:
-        """The number of stages that are marked, a multiple of `chunks`: the first one may begin without a boundary.
+        """The number of stages that are marked, a multiple of `chunks`: the first one may begin without a boundary. If none is
+        marked, `chunks` are found.
 
         Raises MeshError if there are others.
         """
+        if not self.names:
+            return chunks
         for count in (len(self.names) + 1, len(self.names)):
             if count and count % chunks == 0:
                 return count
@@ -70,14 +76,12 @@ class MicrobatchLoop:
 def find_loop(module: ir.Module) -> MicrobatchLoop:
     """The loop of microbatches of a program whose calls are inlined; strips annotations of definitions from the module.
 
-    Raises MeshError for a program without boundaries of stages, OpError for boundaries that are not in one loop with a known trip
-    count, and for values in the loop that have effects.
+    Without boundaries of stages it is the loop with the most work. Raises MeshError for a program without a loop, OpError for
+    boundaries that are not in one loop with a known trip count, and for values in the loop that have effects.
     """
     main = main_function(module)
     marked = [(op, marker) for op in walk_all(module) if (marker := marker_of(op)) is not None]
-    if not marked:
-        raise MeshError(f"{source_location(main)}: error: the program marks no stage\n  hint: {MARK}")
-    loop = _loop_around(marked[0][0])
+    loop = _loop_around(marked[0][0]) if marked else _largest_loop(module, main)
     for op, _ in marked:
         _check_place(op, loop, main)
     trips = trip_count(loop)
@@ -89,6 +93,21 @@ def find_loop(module: ir.Module) -> MicrobatchLoop:
     for block in (found.block, found.body):
         _strip_definitions(block, found.shardings)
     return found
+
+
+def _largest_loop(module: ir.Module, main: ir.Operation) -> ir.Operation:
+    """The loop of a program's function with a known trip count that has the most work. Raises MeshError if there is none."""
+    loops = [view.operation for view in main.regions[0].blocks[0].operations if view.operation.name == WHILE]
+    work: dict[ir.Value, float] = {loop.results[0]: 0.0 for loop in loops if trip_count(loop) is not None}
+    if not work:
+        lacks = "the program has no loop of microbatches, nor marks stages"
+        raise MeshError(f"{source_location(main)}: error: {lacks}\n  hint: {SCAN}\n  hint: {MARK}")
+    for op, times in executed(module, weigh=amount):
+        outer = ancestor_in(main.regions[0].blocks[0], op)
+        if outer is not None and outer.results and outer.results[0] in work:
+            work[outer.results[0]] += amount([(op, times)])
+    largest = max(work, key=work.__getitem__)
+    return op_of(largest)
 
 
 def _loop_around(marker: ir.Operation) -> ir.Operation:

@@ -13,9 +13,10 @@ from functools import cached_property
 
 from meshbridge.ir.mlir import ir
 from meshbridge.pipelines.after import AfterLoop
+from meshbridge.pipelines.flow import Positions, is_costly
 from meshbridge.pipelines.loop import MicrobatchLoop
 from meshbridge.pipelines.marker import marker_of
-from meshbridge.pipelines.positions import Positions, is_costly, positions_of
+from meshbridge.pipelines.positions import positions_of
 from meshbridge.pipelines.program import LoopProgram, key_of
 from meshbridge.pipelines.sites import Chunks, Site
 
@@ -49,7 +50,8 @@ class Placement:
         """Of the sites that compute a value, the one from which `site` gets it: of its own chunk or group, or else the first."""
         group = self.chunks.group
         own = [option for option in options if option.per_microbatch == site.per_microbatch and option.number == site.number]
-        near = [option for option in options if group(option) == group(site) and not site.per_microbatch]
+        once = not site.per_microbatch or not options[0].per_microbatch
+        near = [option for option in options if group(option) == group(site) and once]
         return (own or near or list(options))[0]
 
     @cached_property

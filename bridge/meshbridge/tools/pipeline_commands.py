@@ -24,7 +24,7 @@ _REPORT_OF_ONE = ("by", "suggest", "tokens", "perfetto", "html", "model_explorer
 
 def add_options(parser: console.Parser) -> None:
     """The options that cut a program into a pipeline."""
-    text = "cut the program into a pipeline over N groups of devices, at its boundaries of stages (docs/pipelines.md)"
+    text = "cut the program into a pipeline over N groups of devices (docs/pipelines.md)"
     parser.add_argument("--stages", type=arguments.count, metavar="N", help=text)
     parser.add_argument("--schedule", choices=NAMES, help="with --stages: the order of microbatches (default: 1f1b)")
 

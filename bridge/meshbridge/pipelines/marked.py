@@ -1,0 +1,70 @@
+"""Positions by the boundaries of stages that are marked.
+
+The boundary of chunk `k` has the position `Fk`, and passed backward `B(k-1)`; if more stages are marked than there are chunks, as
+many form each chunk. An op has the last position of what it reads; one that depends on no boundary, nor on a product that passes
+one, has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from meshbridge.ir.mlir import OpError, ir
+from meshbridge.pipelines.flow import Flow, is_costly, last_position
+from meshbridge.pipelines.marker import Marker, marker_of
+
+
+@dataclass(frozen=True, eq=False)
+class MarkedFlow(Flow):
+    """Cuts a program at the boundaries of its stages."""
+
+    def position(self, op: ir.Operation, known: Mapping[ir.Value, int], carries: bool) -> int | None:
+        position = last_position(known, self.program.reads.of(op))
+        marker = marker_of(op)
+        if marker is None:
+            return 0 if position is None and op.results[0] in self._first_products else position
+        boundary = self._boundary(op, marker)
+        if position is not None and position > boundary:
+            raise self._late(op, marker, position, carries)
+        return boundary
+
+    def _boundary(self, op: ir.Operation, marker: Marker) -> int:
+        names = self.program.loop.names
+        if marker.name not in names:
+            raise OpError(op, f"passes the boundary of stage {marker.name!r} backward, which nothing passes forward")
+        marked = self.program.loop.marked(self.chunks.count)
+        stage = names.index(marker.name) + marked - len(names)
+        together = marked // self.chunks.count
+        if marker.direction == "forward":
+            return stage // together
+        chunk = max(stage - 1, 0) // together
+        # No boundary is between the forward and the backward pass of the last chunk, so that they are one.
+        return self.chunks.backward(chunk) if chunk < self.chunks.count - 1 else chunk
+
+    @cached_property
+    def _first_products(self) -> set[ir.Value]:
+        """The results of costly ops from which a value that passes a boundary forward is computed: unless they depend on another
+        boundary, they belong to the first chunk, and so does what depends on them."""
+        program = self.program
+        needed: set[ir.Value] = set()
+        for op in reversed(program.inside):
+            marker = marker_of(op)
+            if (marker is not None and marker.direction == "forward") or needed.intersection(op.results):
+                needed.update(program.reads.of(op))
+        return {op.results[0] for op in program.inside if is_costly(op)} & needed
+
+    def _late(self, op: ir.Operation, marker: Marker, position: int, carries: bool) -> OpError:
+        """The diagnostic for a boundary that needs a value of a later position; `carries` tells whether of the microbatch
+        before."""
+        site = self.chunks.site(position)
+        needs = f"needs, at the boundary of stage {marker.name!r}, a value of the {site.kind} pass of chunk {site.number}"
+        counted = f"of {self.chunks.count}, counted from 0"
+        if carries:
+            hint = "add up gradients in the loop, and update parameters after it"
+            return OpError(op, f"{needs} {counted}, for the microbatch before: no two could be computed at a time", hint)
+        if site.kind == "backward" and marker.direction == "forward":
+            hint = "call jax.checkpoint within a stage, not around several, and jax.grad around all of them"
+            return OpError(op, f"{needs} {counted}", hint)
+        return OpError(op, f"{needs} {counted}, which comes later", "let all values pass the stages in one order")
