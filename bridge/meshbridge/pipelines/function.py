@@ -12,13 +12,14 @@ from meshbridge import pipeline
 from meshbridge.ir.mlir import MeshError, context
 from meshbridge.pipelines import prediction, proof
 from meshbridge.pipelines.build import Pipeline, build
+from meshbridge.pipelines.fragments import Fragment
 from meshbridge.pipelines.prediction import PipelineReport
 from meshbridge.pipelines.proof import Proof
-from meshbridge.pipelines.run import Runner
+from meshbridge.pipelines.run import BoundFragment, Runner
 from meshbridge.pipelines.schedules import Schedule
 from meshbridge.read import formats
 from meshbridge.runtime import devices as jax_devices
-from meshbridge.runtime import pjrt
+from meshbridge.runtime import pjrt, processes
 from meshbridge.runtime.compiler_options import CompilerOptions
 
 
@@ -67,11 +68,14 @@ class Pipelined:
 
     def _load(self, built: Pipeline) -> tuple[formats.Program, Runner]:
         under = self.compiler_options.on(jax_devices.machine_of(self.devices, built.options.target.machine), explicit=True)
-        executables = {
-            fragment: pjrt.load(built.partitioned(fragment, "local"), built.devices_of(fragment.group, self.devices), under)
+        fragments = {
+            fragment: BoundFragment(pjrt.load(built.partitioned(fragment, "local"), self._devices_of(built, fragment), under))
             for fragment in built.plan.fragments
         }
-        return built.source, Runner(built.plan, executables, built.donated)
+        return built.source, Runner(built.plan, fragments, built.donated)
+
+    def _devices_of(self, built: Pipeline, fragment: Fragment) -> Sequence[Any]:
+        return built.devices_of(fragment.group, self.devices)
 
 
 def pipelined(
@@ -89,6 +93,8 @@ def pipelined(
     used = tuple(jax.devices() if devices is None else devices)
     if not used:
         raise MeshError("error: expected devices, found none")
+    if len(having := processes.of(used)) > 1:
+        raise MeshError(f"error: a pipeline runs in one process, its devices belong to {processes.named(having)}")
     jitted = function if not jit_options and hasattr(function, "lower") else jax.jit(function, **jit_options)
     return Pipelined(jitted, stages, schedule, used, options, compiler_options)
 
