@@ -76,6 +76,7 @@ def test_the_table_and_json() -> None:
     assert first == "schedule 1f1b: 4 microbatches, 4 devices for each of 4 stages, machine v5p:4x4x1"
     assert second.startswith("predicted step ")
     assert second.endswith("by formula 42.9%")
+    assert repr(found).startswith("<PipelineReport: schedule 1f1b, 4 stages, step ")
     data = json.loads(found.to_json())
     assert data["stages"][0]["live_microbatches"] == 4
     assert {each["site"] for each in data["fragments"]} >= {"forward0", "backward0", "post3"}

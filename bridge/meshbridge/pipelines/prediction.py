@@ -17,7 +17,7 @@ from meshbridge.pipelines.plan import Call, Slot
 from meshbridge.pipelines.topology import transfer_time
 from meshbridge.read.formats import copy_module
 from meshbridge.reports import Report, partition_and_report
-from meshbridge.text import size_text, table, time_text
+from meshbridge.text import Tabular, size_text, table, time_text
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Crossing:
     seconds: float | None
 
 
-@dataclass(frozen=True)
-class PipelineReport:
+@dataclass(frozen=True, repr=False)
+class PipelineReport(Tabular):
     """The predicted step of a pipeline."""
 
     schedule: str
@@ -74,6 +74,12 @@ class PipelineReport:
     "The share of all devices' time between the first and the last task of the loop in which they run nothing."
     bubble_by_formula: float | None
     "If all tasks of a kind took equally long; None for a schedule without a name."
+
+    @property
+    def headline(self) -> str:
+        """The schedule, and the predicted step if there is one."""
+        step = "" if self.seconds is None else f", step {time_text(self.seconds)}"
+        return f"schedule {self.schedule}, {len(self.stages)} stages{step}"
 
     def to_json(self) -> str:
         """The report for programs."""

@@ -6,6 +6,7 @@ program equals the source. Each fragment equals what it becomes on the mesh of i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,12 +15,13 @@ from meshbridge.ir.mlir import function_type, ir, main_function
 from meshbridge.pipelines.build import Pipeline
 from meshbridge.pipelines.plan import Call, Plan, Slot
 from meshbridge.pipelines.sites import Site
+from meshbridge.text import Tabular
 from meshbridge.verify.verdict import MEMORY, Verdict
 from meshbridge.verify.verdict import verify as verify_programs
 
 
-@dataclass(frozen=True)
-class Proof:
+@dataclass(frozen=True, repr=False)
+class Proof(Tabular):
     """The verdicts on the composition of fragments and on each partitioned fragment."""
 
     composition: Verdict
@@ -36,14 +38,20 @@ class Proof:
         fragments = {f"fragment {site}": verdict for site, verdict in self.fragments.items()}
         return {"the composition of fragments": self.composition} | fragments
 
+    @property
+    def headline(self) -> str:
+        """Whether the pipeline is equal to its source, or what differs."""
+        wrong = ", ".join(name for name, verdict in self.verdicts.items() if not verdict.equal)
+        return f"different: {wrong}" if wrong else f"equal, fragments verified: {len(self.fragments)}"
+
     def table(self) -> str:
-        """A line for each verdict."""
-        return "\n".join(f"{name}: {_said(verdict)}" for name, verdict in self.verdicts.items())
+        """A line for each verdict, and what differs."""
+        return "\n".join(f"{name}: {'equal' if each.equal else each.table()}" for name, each in self.verdicts.items())
 
-
-def _said(verdict: Verdict) -> str:
-    wrong = ", ".join(f"result {difference.result}" for difference in verdict.differences)
-    return f"differs in {wrong}" if wrong else "equal"
+    def to_json(self) -> str:
+        """The verdicts as JSON."""
+        verdicts = {name: verdict.record() for name, verdict in self.verdicts.items()}
+        return json.dumps({"equal": self.equal, "verdicts": verdicts}, indent=2)
 
 
 def verify(pipeline: Pipeline, *, seed: int = 0, memory: float = MEMORY) -> Proof:

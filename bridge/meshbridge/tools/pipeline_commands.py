@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-from dataclasses import asdict
 
 from meshbridge import pipeline
 from meshbridge.dialect.module_mesh import is_partitioned
@@ -15,7 +13,6 @@ from meshbridge.pipelines.schedules import NAMES
 from meshbridge.read import files
 from meshbridge.read.formats import Program
 from meshbridge.tools import arguments, console
-from meshbridge.verify.verdict import Verdict
 
 _PLANNED = ("resharding", "machine", "memory_limit", "layout", "collectives", "inside", "compiler_options")
 _REPORT_OF_ONE = ("by", "suggest", "tokens", "perfetto", "html", "model_explorer", "symbolic", "local")
@@ -55,11 +52,7 @@ def verify(options: argparse.Namespace, program: Program) -> int:
         found = proof.verify(
             _built(program, pipeline.Options.of(emit="local"), options), seed=options.seed, memory=options.memory
         )
-    if options.json:
-        verdicts = {name: _as_json(verdict) for name, verdict in found.verdicts.items()}
-        console.say(json.dumps({"equal": found.equal, "verdicts": verdicts}, indent=2))
-    else:
-        console.say(found.table())
+    console.say(found.to_json() if options.json else found.table())
     return 0 if found.equal else 1
 
 
@@ -67,7 +60,3 @@ def _built(program: Program, how: pipeline.Options, options: argparse.Namespace)
     if is_partitioned(program.module):
         raise MeshError("error: --stages has no effect on a program that is partitioned already")
     return build(program, how, options.stages, options.schedule or "1f1b")
-
-
-def _as_json(verdict: Verdict) -> dict[str, object]:
-    return {"equal": verdict.equal, **asdict(verdict)}
