@@ -16,6 +16,7 @@ from meshbridge.pipelines.loop import MARK, MicrobatchLoop, find_loop
 from meshbridge.pipelines.placement import place
 from meshbridge.pipelines.plan import Plan, donate, plan
 from meshbridge.pipelines.schedules import Schedule
+from meshbridge.pipelines.terms import keep_terms
 from meshbridge.pipelines.topology import target_of_stage
 from meshbridge.read.formats import Program, copy_module
 
@@ -80,7 +81,7 @@ def build(program: Program, options: pipeline.Options, stages: int, schedule: st
         loop = find_loop(module)
         ordered = _schedule(schedule, stages, loop)
         placement = place(loop, stages, ordered.chunks, split_weights=ordered.splits_weights)
-        planned = plan(fragments_of(placement), ordered)
+        planned = plan(fragments_of(placement, keep_terms(placement)), ordered)
         donate(planned, donated)
     return Pipeline(program, planned, own, options.target, donated)
 

@@ -43,14 +43,16 @@ class Fragment:
     module: ir.Module
 
 
-def fragments_of(placement: Placement) -> list[Fragment]:
-    """The fragments of all sites with ops, in the order of sites."""
-    return _Fragments(placement).build()
+def fragments_of(placement: Placement, terms: frozenset[int] = frozenset()) -> list[Fragment]:
+    """The fragments of all sites with ops, in the order of sites. `terms` are the numbers of carried values of which devices keep
+    terms of a sum."""
+    return _Fragments(placement, terms).build()
 
 
 @dataclass(eq=False)
 class _Fragments:
     placement: Placement
+    terms: frozenset[int]
     _values: dict[int, ir.Value] = field(default_factory=dict)
     _numbers: dict[ir.Value, int] = field(default_factory=dict)
 
@@ -137,7 +139,7 @@ class _Fragments:
         return Source("value", number, site)
 
     def _fragment(self, site: Site, inputs: dict[Source, list[ir.Value]], returned: dict[Source, ir.Value]) -> Fragment:
-        module = _Writer(self.program, site, inputs, returned).write(self._ops[site])
+        module = _Writer(self.program, site, inputs, returned, self.terms).write(self._ops[site])
         return Fragment(site, self.placement.chunks.group(site), tuple(inputs), tuple(returned), module)
 
 
@@ -149,6 +151,7 @@ class _Writer:
     site: Site
     inputs: dict[Source, list[ir.Value]]
     returned: dict[Source, ir.Value]
+    terms: frozenset[int]
     _written: dict[ir.Value, ir.Value] = field(default_factory=dict)
     "By value of the program, the value of the fragment."
     _shardings: dict[ir.Value, ir.Value] = field(default_factory=dict)
@@ -172,12 +175,12 @@ class _Writer:
 
     def _body(self, ops: Iterable[ir.Operation], block: ir.Block) -> None:
         end = Builder(ir.Location.current, ir.InsertionPoint(block))
-        for argument, values in zip(block.arguments, self.inputs.values(), strict=True):
-            written = self._define(argument, values[0], end, crossing=True)
+        for argument, (source, values) in zip(block.arguments, self.inputs.items(), strict=True):
+            written = self._received(argument, source, values[0], end)
             self._written |= dict.fromkeys(values, written)
         for op in ops:
             self._clone(op, end)
-        returned = [self._returned(value, end) for value in self.returned.values()]
+        returned = [self._returned(source, value, end) for source, value in self.returned.items()]
         ir.Operation.create("func.return", [], returned, ip=end.ip)
 
     def _clone(self, op: ir.Operation, end: Builder) -> None:
@@ -201,28 +204,33 @@ class _Writer:
                 self._clone(op_of(value), end)
         return self._written[value]
 
-    def _define(self, own: ir.Value, value: ir.Value, end: Builder, *, crossing: bool = False) -> ir.Value:
+    def _define(self, own: ir.Value, value: ir.Value, end: Builder) -> ir.Value:
         """The fragment's value with the annotation of its definition, if it has one."""
-        sharding = self._sharding_of(value) if crossing else self.program.loop.shardings.get(value)
-        if sharding is None:
-            return own
-        written = self._crossing_sharding(sharding, end) if crossing else self._value(sharding, end)
-        return build.shard(own, written, at=end)
+        sharding = self.program.loop.shardings.get(value)
+        return own if sharding is None else build.shard(own, self._value(sharding, end), at=end)
+
+    def _received(self, own: ir.Value, source: Source, value: ir.Value, end: Builder) -> ir.Value:
+        """An argument of the fragment, with the sharding that the value has where it is computed."""
+        sharding = self._sharding_of(value)
+        return own if sharding is None else build.shard(own, self._crossing_sharding(source, sharding, end), at=end)
 
     def _sharding_of(self, value: ir.Value) -> ir.Value | None:
         """The annotation of a value, be it of its definition or of a use."""
         sharding = self.program.loop.shardings.get(value)
         return op_of(value).operands[1] if sharding is None and defining_name(value) == SHARD else sharding
 
-    def _returned(self, value: ir.Value, end: Builder) -> ir.Value:
+    def _returned(self, source: Source, value: ir.Value, end: Builder) -> ir.Value:
         own = self._value(value, end)
         sharding = self._sharding_of(value)
         if sharding is None:
             return own
-        return build.shard(own, self._crossing_sharding(sharding, end), annotate_for_users=True, at=end)
+        return build.shard(own, self._crossing_sharding(source, sharding, end), annotate_for_users=True, at=end)
 
-    def _crossing_sharding(self, sharding: ir.Value, end: Builder) -> ir.Value:
-        """A sharding in the fragment, without the axes along which devices hold terms of a sum: what crosses is summed up."""
+    def _crossing_sharding(self, source: Source, sharding: ir.Value, end: Builder) -> ir.Value:
+        """A sharding in the fragment, without the axes along which devices hold terms of a sum: what crosses is summed up,
+        but the carried values that are `terms`."""
+        if source.kind == "state" and source.number in self.terms:
+            return self._value(sharding, end)
         if sharding not in self._shardings:
             clone = op_of(sharding).clone(ip=end.ip)
             for name in ("partial_axes", "partial_type"):

@@ -15,6 +15,8 @@ from meshbridge.ir.mlir import function_type, ir, main_function
 from meshbridge.pipelines.build import Pipeline
 from meshbridge.pipelines.plan import Call, Plan, Slot
 from meshbridge.pipelines.sites import Site
+from meshbridge.pipelines.unreduced import reduced
+from meshbridge.read.formats import copy_module
 from meshbridge.text import Tabular
 from meshbridge.verify.verdict import MEMORY, Verdict
 from meshbridge.verify.verdict import verify as verify_programs
@@ -61,12 +63,11 @@ def verify(pipeline: Pipeline, *, seed: int = 0, memory: float = MEMORY) -> Proo
     """
     with pipeline.source.module.context:
         composition = verify_programs(pipeline.source.module, compose(pipeline), seed=seed, memory=memory)
-        fragments = {
-            fragment.site: verify_programs(
-                fragment.module, pipeline.partitioned(fragment, "local").module, seed=seed, memory=memory
-            )
-            for fragment in pipeline.plan.fragments
-        }
+        fragments = {}
+        for fragment in pipeline.plan.fragments:
+            source, partitioned = copy_module(fragment.module), pipeline.partitioned(fragment, "mesh").module
+            reduced(source, partitioned)
+            fragments[fragment.site] = verify_programs(source, partitioned, seed=seed, memory=memory)
     return Proof(composition, fragments)
 
 

@@ -52,6 +52,11 @@ class Reads:
             self._operands[key] = external_operands(op)
         return self._operands[key]
 
+    def reshard(self, use: ir.Operation, sharding: ir.Value) -> None:
+        """Annotates a use otherwise."""
+        use.operands[1] = sharding
+        self._operands.pop(use.results[0], None)
+
     def of(self, op: ir.Operation) -> list[ir.Value]:
         """The values that must be there where `op` is computed, each once."""
         return self.of_values(self.operands(op))

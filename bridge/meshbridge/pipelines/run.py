@@ -6,7 +6,7 @@ JAX dispatches calls and transfers without waiting for their results, so that gr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,9 +21,19 @@ from meshbridge.runtime.pjrt import Executable
 
 @dataclass(frozen=True, eq=False)
 class BoundFragment:
-    """The executable of a fragment, with the shardings of what it reads and returns."""
+    """The executable of a fragment, with the shardings of what it reads and returns.
 
-    executable: Executable
+    Carried values of which devices hold terms of a sum never leave their group. They are handled like replicated ones: JAX has
+    unreduced arrays on explicit axes alone, and results would be on such axes, too.
+    """
+
+    loaded: Executable
+
+    @cached_property
+    def executable(self) -> Executable:
+        """The executable, without a word of what is unreduced."""
+        ins, outs = ([replace(port, partial=()) for port in ports] for ports in (self.loaded.inputs, self.loaded.outputs))
+        return replace(self.loaded, inputs=tuple(ins), outputs=tuple(outs))
 
     @cached_property
     def reads(self) -> tuple[NamedSharding, ...]:
