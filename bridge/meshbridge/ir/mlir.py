@@ -26,7 +26,7 @@ from jaxlib._jax import mlir as artifacts
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir._mlir_libs._mlir import rewrite
-from jaxlib.mlir.dialects import chlo, func, mhlo, sdy, stablehlo
+from jaxlib.mlir.dialects import chlo, func, mhlo, mpmd, sdy, stablehlo
 from jaxlib.mlir.dialects._ods_common import _cext  # type: ignore[attr-defined]  # private: re-exported here alone
 
 from meshbridge.ir.errors import MeshError, ParseError, ShardingWarning
@@ -71,6 +71,7 @@ __all__ = [
     "is_custom_call",
     "main_function",
     "mentions",
+    "mpmd",
     "named_functions",
     "op_key",
     "op_names",
@@ -127,7 +128,7 @@ def context() -> ir.Context:
     ctx = ir.Context()
     ctx.enable_multithreading(False)  # one function, one thread: there is nothing to parallelize
     ctx.append_dialect_registry(registry)
-    for dialect in (stablehlo, sdy, chlo):
+    for dialect in (stablehlo, sdy, mpmd, chlo):
         dialect.register_dialect(ctx)
     mhlo.register_mhlo_dialect(ctx)
     for name in _WRITTEN:

@@ -13,6 +13,7 @@ from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.pipelines import schedules
 from meshbridge.pipelines.fragments import Fragment, fragments_of
 from meshbridge.pipelines.loop import MARK, MicrobatchLoop, find_loop
+from meshbridge.pipelines.named_computations import read_named_computations
 from meshbridge.pipelines.placement import place
 from meshbridge.pipelines.plan import Plan, donate, plan
 from meshbridge.pipelines.schedules import Schedule
@@ -26,7 +27,7 @@ DONATED = ("jax.buffer_donor", "tf.aliasing_output")
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """A step as a pipeline. `source` is the program as given, on the mesh of one stage."""
+    """A step as a pipeline. `source` is the program as given, on the mesh of one stage, with boundaries of stages."""
 
     source: Program
     plan: Plan
@@ -75,7 +76,9 @@ def build(program: Program, options: pipeline.Options, stages: int, schedule: st
         if any(name in entry for name in DONATED)
     )
     own = replace(options, target=target_of_stage(options.target, stages))
-    module = copy_module(program.module)
+    source = replace(program, module=copy_module(program.module))
+    read_named_computations(source.module)
+    module = copy_module(source.module)
     partitioning.partition_module(module, replace(own, emit="annotated"))
     with module.context:
         loop = find_loop(module)
@@ -83,7 +86,7 @@ def build(program: Program, options: pipeline.Options, stages: int, schedule: st
         placement = place(loop, stages, ordered.chunks, split_weights=ordered.splits_weights)
         planned = plan(fragments_of(placement, keep_terms(placement)), ordered)
         donate(planned, donated)
-    return Pipeline(program, planned, own, options.target, donated)
+    return Pipeline(source, planned, own, options.target, donated)
 
 
 def _schedule(schedule: str | Schedule, stages: int, loop: MicrobatchLoop) -> Schedule:
