@@ -16,7 +16,6 @@ from meshbridge.pipeline import Options
 from meshbridge.pipelines import schedules
 from meshbridge.pipelines.build import build
 from meshbridge.pipelines.prediction import PipelineReport, report
-from meshbridge.pipelines.schedules import Schedule
 from meshbridge.read import formats
 from meshbridge.text import size_text, time_text
 from tests.house import ROOT
@@ -26,11 +25,6 @@ PAGE = ROOT / "docs" / "pipelines.md"
 COMMAND = "python -m tests.pipelines.table"
 
 STAGES, LAYERS, MICROBATCHES, MACHINE, WIDTH = 4, 8, 8, "v5p:4x2x4", 16384
-
-
-def simulated(schedule: Schedule) -> float:
-    """The bubble if forward takes a unit of time, and backward two: one of them for gradients of weights."""
-    return schedule.timeline(lambda task: 2.0 if task.kind == "B" and not schedule.splits_weights else 1.0).bubble
 
 
 def predicted(schedule: str) -> PipelineReport:
@@ -58,7 +52,7 @@ def table() -> str:
         chunks = LAYERS if name == "interleaved" else STAGES
         schedule = schedules.named(name, STAGES, chunks, MICROBATCHES)
         found = predicted(name)
-        bubbles = (schedules.formula(name, STAGES, MICROBATCHES, chunks), simulated(schedule), found.bubble or 0.0)
+        bubbles = (schedules.formula(name, STAGES, MICROBATCHES, chunks), schedule.even_timeline().bubble, found.bubble or 0.0)
         live = ", ".join(map(str, schedule.peak_live()))
         memory = size_text(max(stage.peak_bytes for stage in found.stages))
         cells = (f"`{name}`", *(f"{bubble:.1%}" for bubble in bubbles), time_text(found.seconds or 0.0), live, memory)

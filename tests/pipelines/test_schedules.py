@@ -17,16 +17,11 @@ def chunks_of(name: str, groups: int) -> int:
     return 2 * groups if name == "interleaved" else groups
 
 
-def bubble(schedule: Schedule) -> float:
-    """The simulated bubble if forward takes a second, and backward two, or one and one."""
-    return schedule.timeline(lambda task: 2.0 if task.kind == "B" and not schedule.splits_weights else 1.0).bubble
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("groups", "microbatches"), SIZES)
 def test_the_bubble_is_that_of_the_formula(name: str, groups: int, microbatches: int) -> None:
     schedule = named(name, groups, chunks_of(name, groups), microbatches)
-    assert bubble(schedule) == pytest.approx(formula(name, groups, microbatches, schedule.chunks))
+    assert schedule.even_timeline().bubble == pytest.approx(formula(name, groups, microbatches, schedule.chunks))
 
 
 @pytest.mark.parametrize("name", NAMES)

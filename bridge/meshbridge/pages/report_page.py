@@ -59,9 +59,9 @@ def report_page(
 ) -> str:
     """The page of a report, from its JSON: with the program's `name`, `remarks`, the timeline of a predicted `step`, and
     comparisons."""
-    devices, script = Devices(report["mesh"]), _text("page.js")
+    devices, script = Devices(report["mesh"]), text_of("page.js")
     return visible(
-        _templates()
+        templates()
         .get_template("report.html")
         .render(
             name=name,
@@ -75,7 +75,7 @@ def report_page(
             lines=tuple(by_line(report["collectives"])),
             kinds=tuple(report["by_kind"]),
             timeline=None if step is None else timeline(step),
-            style=_text("page.css"),
+            style=text_of("page.css"),
             script=script,
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         )
@@ -87,7 +87,7 @@ def notebook_page(report: Mapping[str, Any], *, remarks: Sequence[str] = ()) -> 
     lines = by_line(report["collectives"])
     shown = tuple(islice(lines, NOTEBOOK_LINES))
     return visible(
-        _templates()
+        templates()
         .get_template("notebook.html")
         .render(report=report, figures=tuple(headline(report)), remarks=remarks, lines=shown, more=sum(1 for _ in lines))
     )
@@ -126,7 +126,8 @@ _UNITS = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP"), (1.0,
 
 
 @cache
-def _templates() -> Environment:
+def templates() -> Environment:
+    """The templates of pages, which escape all values."""
     environment = Environment(
         loader=PackageLoader("meshbridge.pages"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -136,5 +137,6 @@ def _templates() -> Environment:
     return environment
 
 
-def _text(name: str) -> str:
+def text_of(name: str) -> str:
+    """The content of a file beside the templates."""
     return (resources.files("meshbridge.pages") / "templates" / name).read_text("utf-8")

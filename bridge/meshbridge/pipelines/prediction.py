@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from meshbridge.dialect.module_mesh import mesh_or_single
 from meshbridge.ir.elements import type_bytes
 from meshbridge.ir.mlir import function_type, main_function
+from meshbridge.pages.pipeline_page import pipeline_page
 from meshbridge.pipelines import schedules
 from meshbridge.pipelines.build import Pipeline
 from meshbridge.pipelines.fragments import Fragment
 from meshbridge.pipelines.plan import Call, Slot
+from meshbridge.pipelines.schedules import Run, Timeline
 from meshbridge.pipelines.topology import transfer_time
 from meshbridge.read.formats import copy_module
 from meshbridge.reports import Report, partition_and_report
@@ -74,6 +76,9 @@ class PipelineReport(Tabular):
     "The share of all devices' time between the first and the last task of the loop in which they run nothing."
     bubble_by_formula: float | None
     "If all tasks of a kind took equally long; None for a schedule without a name."
+    runs: tuple[Run, ...]
+    """When each task runs on its stage: predicted, in seconds from the start of the step; without a topology in units of time, of
+    which a forward pass takes one and a backward pass two."""
 
     @property
     def headline(self) -> str:
@@ -84,6 +89,10 @@ class PipelineReport(Tabular):
     def to_json(self) -> str:
         """The report for programs."""
         return json.dumps(asdict(self), indent=2)
+
+    def to_html(self, name: str = "program") -> str:
+        """The report as a page, with a picture of the schedule: one file that needs no network."""
+        return pipeline_page(asdict(self), name=name, headline=self.headline)
 
     def table(self) -> str:
         """The report for people."""
@@ -148,7 +157,8 @@ class _Prediction:
         executions = dict.fromkeys(plan.fragments, 0)
         for call in plan.calls:
             executions[call.fragment] += 1
-        seconds, busy, bubble = self._times()
+        seconds, timeline = self._times()
+        busy = None if timeline is None else timeline.busy
         peaks = self._peaks()
         live = schedule.peak_live()
         known = schedule.name in schedules.NAMES
@@ -165,8 +175,9 @@ class _Prediction:
             ),
             self._crossings(),
             seconds,
-            bubble,
+            None if timeline is None else timeline.bubble,
             schedules.formula(schedule.name, schedule.groups, schedule.microbatches, schedule.chunks) if known else None,
+            (timeline or schedule.even_timeline()).runs,
         )
 
     def _cost(self, fragment: Fragment, executions: int) -> FragmentCost:
@@ -196,33 +207,30 @@ class _Prediction:
             seconds[ends] += self._transfer_seconds(*ends, self.sizes[send.slot]) if timed else 0.0
         return tuple(Crossing(*ends, counts[ends], sizes[ends], seconds[ends] if timed else None) for ends in sorted(counts))
 
-    def _times(self) -> tuple[float | None, Sequence[float] | None, float | None]:
-        """The seconds of a step, those in which each group runs tasks, and the bubble; None without a topology.
+    def _times(self) -> tuple[float | None, Timeline | None]:
+        """The seconds of a step, and the runs of tasks in it; None without a topology.
 
         Groups run their calls in the order of dispatch. Transfers between two groups follow each other, beside the calls."""
         if any(report.seconds is None for report in self.reports.values()):
-            return None, None, None
+            return None, None
         groups = self.plan.schedule.groups
-        free, busy = [0.0] * groups, [0.0] * groups
+        free = [0.0] * groups
         links: dict[tuple[int, int], float] = defaultdict(float)
         ready: dict[Slot, float] = defaultdict(float)
-        tasks: list[tuple[float, float]] = []
+        runs: list[Run] = []
         for step in self.plan.steps:
             if isinstance(step, Call):
                 group = step.fragment.group
                 start = max((free[group], *(ready[slot] for slot in step.inputs)))
-                end = start + (self.reports[step.fragment].seconds or 0.0)
-                free[group] = end
-                ready.update(dict.fromkeys(step.outputs, end))
+                free[group] = start + (self.reports[step.fragment].seconds or 0.0)
+                ready.update(dict.fromkeys(step.outputs, free[group]))
                 if step.task is not None:
-                    busy[group] += end - start
-                    tasks.append((start, end))
+                    runs.append(Run(step.task, group, start, free[group]))
             else:
                 ends = (step.slot.group, step.target.group)
                 start = max(ready[step.slot], links[ends])
                 links[ends] = ready[step.target] = start + self._transfer_seconds(*ends, self.sizes[step.slot])
-        span = max(end for _, end in tasks) - min(start for start, _ in tasks)
-        return max(free), busy, 1 - sum(busy) / (groups * span)
+        return max(free), Timeline(tuple(sorted(runs, key=lambda run: run.start)), groups)
 
     def _peaks(self) -> Mapping[int, float]:
         """The most bytes that a device of each group holds: what is live between calls, and what a call needs meanwhile."""

@@ -100,6 +100,11 @@ class Schedule:
     def _arrival(self, ends: Mapping[Task, float], task: Task, needed: Task, transfer: float) -> float:
         return ends.get(needed, inf) + (transfer if needed.chunk % self.groups != task.chunk % self.groups else 0.0)
 
+    def even_timeline(self) -> Timeline:
+        """When each task runs, in units of time, if a forward pass takes one and a backward pass two: one of them for gradients
+        of weights."""
+        return self.timeline(lambda task: 2.0 if task.kind == "B" and not self.splits_weights else 1.0)
+
     def peak_live(self) -> tuple[int, ...]:
         """For each group, the most microbatches whose activations it holds at once, counted once for each chunk."""
         last: Kind = "W" if self.splits_weights else "B"
@@ -132,7 +137,7 @@ class Timeline:
     @property
     def seconds(self) -> float:
         """From the start of the first task to the end of the last one."""
-        return max((run.end for run in self.runs), default=0.0)
+        return max((run.end for run in self.runs), default=0.0) - min((run.start for run in self.runs), default=0.0)
 
     @property
     def busy(self) -> tuple[float, ...]:

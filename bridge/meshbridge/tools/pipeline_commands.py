@@ -15,7 +15,7 @@ from meshbridge.read.formats import Program
 from meshbridge.tools import arguments, console
 
 _PLANNED = ("resharding", "machine", "memory_limit", "layout", "collectives", "inside", "compiler_options")
-_REPORT_OF_ONE = ("by", "suggest", "tokens", "perfetto", "html", "model_explorer", "symbolic", "local")
+_REPORT_OF_ONE = ("by", "suggest", "tokens", "perfetto", "model_explorer", "symbolic", "local")
 """The options of `meshbridge report` that need one program."""
 
 
@@ -37,9 +37,12 @@ def report(options: argparse.Namespace, program: Program) -> int:
     """`meshbridge report IN --stages N`."""
     given = {f"--{name.replace('_', '-')}": getattr(options, name) for name in _REPORT_OF_ONE}
     console.refuse_ignored("meshbridge report", dict.fromkeys(given, "with --stages"), given)
+    console.refuse_outputs("meshbridge report", {"--html": options.html})
     how = pipeline.Options.of(emit="mesh", **{name: getattr(options, name) for name in _PLANNED})
     with files.about(files.display_name(options.input), program.format.wording):
         reported = prediction.report(_built(program, how, options))
+    if options.html is not None:
+        console.write_page(options.html, reported.to_html(files.display_name(options.input)))
     console.say(reported.to_json() if options.json else reported.table())
     return 0
 
