@@ -9,7 +9,7 @@ from typing import Any
 from meshbridge.pages.report_page import templates, text_of
 from meshbridge.text import time_text, visible
 
-WIDTH, ROW = 1200.0, 28
+WIDTH, ROW = 1140.0, 28
 """The size of the picture, and of the row of a stage, in pixels."""
 
 KINDS = {"F": "forward", "B": "backward", "W": "gradients of weights"}
