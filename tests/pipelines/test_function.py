@@ -94,3 +94,46 @@ def test_arguments_of_another_kind() -> None:
     with pytest.raises(MeshError, match="expected devices, found none"):
         meshbridge.pipelined(step, stages=2, devices=[])
     assert function.lower(*mlp()).plan.schedule.name == "1f1b"
+
+
+def test_static_arguments_and_numbers() -> None:
+    """A step is cut for each value of what is no array."""
+
+    def scaled_step(params: Tree, batch: Tree, kind: str, rate: float) -> Tree:
+        step = accumulating(mlp_loss, 2, update=lambda p, g: jax.tree.map(lambda p, g: p - rate * g, p, g))
+        updated, (loss, _) = step(params, batch)
+        return updated, -loss if kind == "negative" else loss
+
+    function = meshbridge.pipelined(scaled_step, stages=2, static_argnames="kind")
+    by_position = meshbridge.pipelined(scaled_step, stages=2, static_argnums=2)
+    params, batch = mlp()
+    for kind, rate in (("plain", 0.1), ("negative", 0.1), ("negative", 0.2)):
+        found = function(params, batch, kind=kind, rate=rate) if rate == 0.1 else by_position(params, batch, kind, rate)
+        expected = jax.jit(scaled_step, static_argnames=("kind",))(params, batch, kind=kind, rate=rate)
+        for own, plain in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(own, plain, rtol=2e-5, atol=1e-6)
+
+
+def test_shardings_of_arguments_count() -> None:
+    mesh = stage_mesh(2)
+    params, batch = mlp()
+    rows = NamedSharding(mesh, P("fsdp"))
+    placed = jax.tree.map(lambda leaf: jax.device_put(leaf, rows if leaf.ndim > 1 else NamedSharding(mesh, P())), (params, batch))
+    function = meshbridge.pipelined(accumulating(mlp_loss, 2), stages=2)
+    assert function.lower(*placed).mesh_size == 4
+    assert function.lower(params, batch).mesh_size == 1
+    check(accumulating(mlp_loss, 2), function, *placed)
+
+
+def test_uneven_shards() -> None:
+    """The rows of a microbatch are not divisible by the devices of a stage."""
+    mesh = stage_mesh(2)
+    params, (x, y) = mlp()
+    batch = (np.concatenate([x, x, x])[:20], np.concatenate([y, y, y])[:20])
+
+    def loss(params: Tree, batch: Tree, stages: int) -> Any:
+        rows = jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("fsdp"))), batch)
+        return mlp_loss(params, rows, stages)
+
+    step = accumulating(loss, 2)
+    check(accumulating(mlp_loss, 2), meshbridge.pipelined(step, stages=2), params, batch)

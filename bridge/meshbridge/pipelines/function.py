@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+from jax.sharding import NamedSharding
 
 from meshbridge import pipeline
 from meshbridge.ir.mlir import MeshError, context
@@ -23,6 +25,34 @@ from meshbridge.runtime import pjrt, processes
 from meshbridge.runtime.compiler_options import CompilerOptions
 
 
+@dataclass(frozen=True)
+class StaticArguments:
+    """The arguments that are part of a step, by position and by name: a traced step does not take them."""
+
+    positions: frozenset[int] = frozenset()
+    names: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], jit_options: Mapping[str, Any]) -> StaticArguments:
+        """Those of a function under options of `jax.jit`, which finds positions by names, and names by positions."""
+        parameters = list(inspect.signature(function).parameters)
+        positions, names = jit_options.get("static_argnums"), jit_options.get("static_argnames")
+        given = {range(len(parameters))[each] for each in _several(positions)}
+        called = set(_several(names))
+        by_name = {parameters.index(name) for name in called if name in parameters}
+        return cls(frozenset(given | by_name), frozenset(called | {parameters[each] for each in given}))
+
+    def without(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The other arguments of a call."""
+        dynamic = [value for position, value in enumerate(arguments) if position not in self.positions]
+        return dynamic, {name: value for name, value in named.items() if name not in self.names}
+
+
+def _several(given: Any) -> Iterable[Any]:
+    """An option of one or several values, or None."""
+    return () if given is None else (given,) if isinstance(given, int | str) else given
+
+
 @dataclass(eq=False)
 class Pipelined:
     """A step that is cut into a pipeline for each kind of arguments that it is called with."""
@@ -34,6 +64,9 @@ class Pipelined:
     devices: tuple[Any, ...]
     options: Mapping[str, Any]
     compiler_options: CompilerOptions
+    keeps_shardings: bool
+    "Whether the shardings of arguments count, since there are no `in_shardings`."
+    static: StaticArguments
     _runners: dict[Any, tuple[formats.Program, Runner]] = field(default_factory=dict)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
@@ -46,7 +79,7 @@ class Pipelined:
             self._runners[key] = self._load(self.lower(*arguments, **named))
         program, runner = self._runners[key]
         assert program.calling is not None, "the program of a function"
-        leaves = program.calling.flatten(arguments, named)
+        leaves = program.calling.flatten(*self.static.without(arguments, named))
         return program.calling.unflatten(runner(leaves, program.calling.labels()))
 
     def report(self, *arguments: Any, **named: Any) -> PipelineReport:
@@ -59,7 +92,7 @@ class Pipelined:
 
     def lower(self, *arguments: Any, **named: Any) -> Pipeline:
         """The pipeline for arguments, which may be `jax.ShapeDtypeStruct`s. Raises MeshError."""
-        shapes = jax.tree.map(_abstract, (arguments, named))
+        shapes = _abstract((arguments, named), sharded=self.keeps_shardings)
         program = formats.unpack(self.function, context(), *shapes)
         program = formats.for_platform(program, jax_devices.platform(self.devices[0]))
         options = {"machine": jax_devices.of(self.devices).name, **self.options}
@@ -96,16 +129,31 @@ def pipelined(
     if len(having := processes.of(used)) > 1:
         raise MeshError(f"error: a pipeline runs in one process, its devices belong to {processes.named(having)}")
     jitted = function if not jit_options and hasattr(function, "lower") else jax.jit(function, **jit_options)
-    return Pipelined(jitted, stages, schedule, used, options, compiler_options)
+    static = StaticArguments.of(function, jit_options)
+    return Pipelined(jitted, stages, schedule, used, options, compiler_options, "in_shardings" not in jit_options, static)
 
 
 def _kind_of(tree: Any) -> Any:
+    """What a step is traced for: the tree of arguments, shapes and types of arrays, and all other leaves, which may be static."""
     leaves, structure = jax.tree.flatten(tree)
-    return structure, tuple((leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else type(leaf) for leaf in leaves)
+    return structure, tuple((leaf.shape, leaf.dtype) if _is_array(leaf) else (type(leaf), leaf) for leaf in leaves)
 
 
-def _abstract(leaf: Any) -> Any:
-    """The shape and type of an array, and its sharding if that names axes; other devices may have it than those of the step."""
-    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
-        return leaf
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+def _is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def _abstract(tree: Any, *, sharded: bool) -> Any:
+    """The shapes and types of arrays, which may be on the devices of any stage; if `sharded`, with their shardings if all of
+    these are on one mesh."""
+    shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(tree)]
+    meshes = {each.mesh for each in shardings if isinstance(each, NamedSharding)}
+
+    def abstract(leaf: Any) -> Any:
+        if not _is_array(leaf):
+            return leaf
+        own = getattr(leaf, "sharding", None)
+        kept = own if sharded and len(meshes) == 1 and isinstance(own, NamedSharding) else None
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=kept)
+
+    return jax.tree.map(abstract, tree)
