@@ -44,7 +44,7 @@ Measured on 37 models of other libraries, each under three shardings: without it
 collectives instead of ten."""
 
 
-class Refined(NamedTuple):
+class RefinedSplits(NamedTuple):
     """A refined graph."""
 
     tensors: list[Tensor]
@@ -85,18 +85,18 @@ class _Start:
     budget: int
     work: float
     prices: Sequence[float]
-    refined: dict[tuple[Objective, ...], Refined] = field(default_factory=dict)
+    refined: dict[tuple[Objective, ...], RefinedSplits] = field(default_factory=dict)
     "By the objectives that were minimised one after the other."
 
-    def along(self, route: tuple[Objective, ...]) -> Refined:
+    def along(self, route: tuple[Objective, ...]) -> RefinedSplits:
         """The graph after minimising these objectives one after the other."""
         if not route:
-            return Refined(self.graph.tensors, self.budget)
+            return RefinedSplits(self.graph.tensors, self.budget)
         if route not in self.refined:
             before = self.along(route[:-1])
             graph = replace(self.graph, tensors=before.tensors, pricing=pricing_of(self.graph.mesh, route[-1], self.work))
             refiner = _refined(graph, self.foldings.of(graph), before.budget, self.prices)
-            self.refined[route] = Refined(graph.tensors, refiner.budget, refiner.total, refiner.memory_cost)
+            self.refined[route] = RefinedSplits(graph.tensors, refiner.budget, refiner.total, refiner.memory_cost)
         return self.refined[route]
 
     def is_as(self, other: _Start) -> bool:
