@@ -35,14 +35,14 @@ def accumulating(
     """A step that adds up the gradients of `loss(params, microbatch, stages)` over microbatches, and updates parameters."""
 
     def step(params: Tree, batch: Tree) -> tuple[Tree, Any]:
-        parts = jax.tree.map(lambda x: x.reshape(microbatches, -1, *x.shape[1:]), batch)
+        split = jax.tree.map(lambda x: x.reshape(microbatches, -1, *x.shape[1:]), batch)
 
         def add(carry: tuple[Any, Tree], microbatch: Tree) -> tuple[tuple[Any, Tree], Any]:
             value, gradients = jax.value_and_grad(loss)(params, microbatch, stages)
             return (carry[0] + value.astype(jnp.float32), jax.tree.map(jnp.add, carry[1], gradients)), value
 
         zeros = jax.tree.map(jnp.zeros_like, params)
-        (total, gradients), values = jax.lax.scan(add, (jnp.float32(0), zeros), parts)
+        (total, gradients), values = jax.lax.scan(add, (jnp.float32(0), zeros), split)
         return (update or descend)(params, gradients), (total / microbatches, values)
 
     return step
@@ -214,6 +214,81 @@ def rematerialized(params: Tree, tokens: Any, stages: int) -> Any:
     return gpt_loss(params, tokens, stages, layer=jax.checkpoint(block))
 
 
+def parts(batch: Tree) -> Tree:
+    """The batch as microbatches."""
+    return jax.tree.map(lambda leaf: leaf.reshape(MICROBATCHES, -1, *leaf.shape[1:]), batch)
+
+
+def added(loss: Loss, params: Tree, batch: Tree, zeros: Tree) -> Tree:
+    """The sum of gradients of `loss(params, microbatch)` and `zeros`."""
+    add = lambda total, part: (jax.tree.map(jnp.add, total, jax.grad(loss)(params, part)), None)  # noqa: E731
+    return jax.lax.scan(add, zeros, parts(batch))[0]
+
+
+def cast(params: Tree, batch: Tree) -> Tree:
+    """A step whose parameters are cast before the loop."""
+    low = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
+    zeros = jax.tree.map(jnp.zeros_like, low)
+    gradients = added(lambda p, part: mlp_loss(p, part, 2), low, batch, zeros)
+    return descend(params, jax.tree.map(lambda g: g.astype(jnp.float32), gradients))
+
+
+def stacked(params: Tree, batch: Tree) -> Tree:
+    """A step that keeps the gradients of all microbatches, and takes their mean after the loop."""
+    each = lambda count, part: (count + 1, jax.grad(mlp_loss)(params, part, 2))  # noqa: E731
+    _, gradients = jax.lax.scan(each, 0, parts(batch))
+    return descend(params, jax.tree.map(lambda g: g.mean(0), gradients))
+
+
+def averaged(state: Tree, batch: Tree) -> Tree:
+    """A step that computes with its parameters before and after the loop, and carries on from the average of parameters."""
+    params, average, count = state
+    norm = jnp.sqrt(sum(jnp.vdot(x, x) for x in jax.tree.leaves(params)))
+    before = mlp_loss(params, batch, 1)
+    start = jax.tree.map(lambda x: 0.1 * x, average)
+    gradients = added(lambda p, part: mlp_loss(p, part, 2) * before / norm, params, batch, start)
+    updated = descend(params, gradients)
+    mixed = jax.tree.map(lambda a, p: 0.9 * a + 0.1 * p, average, updated)
+    return (updated, mixed, count + 1), mlp_loss(updated, batch, 1)
+
+
+def counted(params: Tree, batch: Tree) -> Tree:
+    """A step whose loop is a while loop, which also carries the largest loss."""
+
+    def body(carry: tuple[Any, Tree, Any]) -> tuple[Any, Tree, Any]:
+        count, total, largest = carry
+        part = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, 2 * count, 2), batch)
+        value, gradients = jax.value_and_grad(mlp_loss)(params, part, 2)
+        return count + 1, jax.tree.map(jnp.add, total, gradients), jnp.maximum(largest, value)
+
+    start = (0, jax.tree.map(jnp.zeros_like, params), -jnp.inf)
+    count, gradients, largest = jax.lax.while_loop(lambda carry: carry[0] < MICROBATCHES, body, start)
+    return descend(params, gradients), largest, count
+
+
+def frozen(params: Tree, batch: Tree) -> Tree:
+    """A step that trains the second stage alone."""
+    first, second = params["layers"][:2], params["layers"][2:]
+    loss = lambda top, part: mlp_loss({"layers": first + top}, part, 2)  # noqa: E731
+    gradients = added(loss, second, batch, jax.tree.map(jnp.zeros_like, second))
+    return {"layers": first + descend(second, gradients)}
+
+
+def branching_loss(params: Tree, batch: Tree, stages: int) -> Any:
+    """The mean square error of layers with branches."""
+    x, y = batch
+    for layer, p in enumerate(params["layers"]):
+        x = mark(layer, len(params["layers"]), stages)(x)
+        x = jax.lax.cond(x.sum() > 0, lambda x, w: jnp.tanh(x @ w), lambda x, w: x @ w, x, p["w"])
+    return ((x - y) ** 2).mean()
+
+
+def forward(params: Tree, batch: Tree) -> Any:
+    """The loss alone."""
+    add = lambda total, part: (total + mlp_loss(params, part, 2), None)  # noqa: E731
+    return jax.lax.scan(add, jnp.float32(0), parts(batch))[0]
+
+
 STEPS: dict[str, tuple[Callable[..., Any], Tree, int]] = {
     "mlp": (accumulating(mlp_loss, 2), mlp(), 2),
     "four stages": (accumulating(mlp_loss, 4), mlp(), 4),
@@ -224,6 +299,13 @@ STEPS: dict[str, tuple[Callable[..., Any], Tree, int]] = {
     "encoder and decoder": (accumulating(translator_loss, 4), translator(), 4),
     "mixture of experts": (accumulating(mixture_loss, 2), mixture(), 2),
     "dropout": (dropped, (mlp()[0], (*mlp()[1], 3)), 2),
+    "cast before the loop": (cast, mlp(), 2),
+    "gradients that are kept": (stacked, mlp(), 2),
+    "work around the loop": (averaged, ((mlp()[0], mlp()[0], 0), mlp()[1]), 2),
+    "a while loop": (counted, mlp(), 2),
+    "a frozen stage": (frozen, mlp(), 2),
+    "branches": (accumulating(branching_loss, 2), mlp(), 2),
+    "forward alone": (forward, mlp(), 2),
     "loss scaling": (scaled, ((mlp()[0], np.float32(1024)), mlp()[1]), 2),
 }
 """By name, a step, its arguments, and its number of stages."""
