@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import meshbridge
 from meshbridge.ir.mlir import MeshError
-from tests.pipelines.steps import accumulating, clipped, gpt, gpt_loss, mlp, mlp_loss
+from tests.pipelines.steps import STEPS, accumulating, clipped, gpt, gpt_loss, mlp, mlp_loss
 
 Tree = Any
 
@@ -59,6 +59,31 @@ def test_a_transformer_with_tied_embeddings() -> None:
     step = accumulating(gpt_loss, 2)
     params, tokens = gpt(2)
     check(step, pipelined(step, params, 2), params, tokens)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mixture of experts", "encoder and decoder", "dropout", "loss scaling", "clipping"])
+@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
+def test_families_with_two_axes_in_each_stage(name: str, schedule: str) -> None:
+    """Rows are split along one axis, and matrices along another one. Numbers are near, and the proof is exact."""
+    step, (params, batch), stages = STEPS[name]
+    size = 8 // stages
+    devices = jax.devices()[:size]
+    mesh = jax.make_mesh((2, size // 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=devices)
+
+    def last_dimension(leaf: Any) -> NamedSharding:
+        shape = np.shape(leaf)
+        return NamedSharding(mesh, P(*[None] * (len(shape) - 1), "model") if len(shape) > 1 else P())
+
+    shardings = jax.tree.map(last_dimension, params)
+    rows = jax.tree.map(lambda leaf: NamedSharding(mesh, P("data") if np.ndim(leaf) else P()), batch)
+    options = {"in_shardings": (shardings, rows), "out_shardings": (shardings, None)}
+    function = meshbridge.pipelined(step, stages=stages, schedule=schedule, **options)
+    expected, found = jax.jit(step)(params, batch), function(params, batch)
+    for own, plain in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(own, plain, rtol=2e-5, atol=1e-6)
+    proof = function.verify(params, batch)
+    assert proof.equal, proof.table()
 
 
 def test_donated_arguments_are_overwritten() -> None:
