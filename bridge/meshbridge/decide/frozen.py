@@ -13,25 +13,37 @@ def frozen_tensors(graph: Graph, initial: Mapping[int, int]) -> set[int]:
     """Of the tensors that loops carry unchanged, each with the tensor that the loop starts from, those that are frozen. Weights
     that are converted or transposed before their loop are followed to where they come from."""
     sources = {node.results[0]: node.operands[0] for node in graph.nodes if _passes_on(node)} | dict(initial)
-    frozen: dict[int, bool] = {}
+    origins = {tensor: _origin(tensor, sources) for tensor in initial}
+    frozen = {origin for origin in set(origins.values()) if _is_read_by_loops_alone(graph, origin, initial)}
+    return {tensor for tensor, origin in origins.items() if origin in frozen}
 
-    def is_frozen(source: int) -> bool:
-        if source not in frozen:
-            frozen[source] = False  # a value that leads to itself is changed
-            frozen[source] = all(
-                _passes_on(node) and (result in initial or (result not in graph.carried and is_frozen(result)))
-                for node in (graph.nodes[index] for index in graph.users[source])
-                if source in node.operands and (result := next(iter(node.results), -1)) != source
-            )
-        return frozen[source]
 
-    def origin(tensor: int) -> int:
-        visited = {tensor}
-        while (source := sources.get(tensor, tensor)) not in visited:
-            visited.add(tensor := source)
-        return tensor
+def _origin(tensor: int, sources: Mapping[int, int]) -> int:
+    visited = {tensor}
+    while (source := sources.get(tensor, tensor)) not in visited:
+        visited.add(tensor := source)
+    return tensor
 
-    return {tensor for tensor in initial if is_frozen(origin(tensor))}
+
+def _is_read_by_loops_alone(graph: Graph, origin: int, unchanged: Mapping[int, int]) -> bool:
+    """Whether a tensor, and what it is converted to, is only read by loops that carry it unchanged."""
+    worklist, visited = [origin], {origin}
+    while worklist:
+        source = worklist.pop()
+        for node in (graph.nodes[index] for index in graph.users[source]):
+            if source not in node.operands or source in node.results:
+                continue
+            if not _passes_on(node):
+                return False
+            (result,) = node.results
+            if result in unchanged:
+                continue
+            if result in graph.carried:
+                return False
+            if result not in visited:
+                visited.add(result)
+                worklist.append(result)
+    return True
 
 
 def _passes_on(node: Node) -> bool:
