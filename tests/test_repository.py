@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import runpy
 import shlex
 import subprocess
+import sys
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,7 +46,9 @@ def test_the_hook_for_others_verifies_each_file(text: str, status: int, tmp_path
     bad.write_text(text)
     good.write_text("func.func @main() { return }")
     assert all(re.search(hook["files"], str(path)) for path in (bad, good))
-    done = subprocess.run([*shlex.split(hook["entry"]), bad, good], capture_output=True, text=True, check=False)
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))  # where mesh-opt is installed
+    command = [*shlex.split(hook["entry"]), bad, good]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"PATH": path})
     assert done.returncode == status, done.stderr
     assert ("bad.mlir:1:" in done.stderr) == bool(status)
 

@@ -36,5 +36,6 @@ def test_fewer_collectives_of_no_more_bytes(name: str) -> None:
     ours, before = (communication(hlo.read(each.as_text() or "")) for each in (with_them, without))
     assert ours.wire_bytes <= before.wire_bytes
     assert ours.executed <= before.executed
-    if name != "mlp_ws1d":  # which has one collective before each product and one after
+    # One has a collective before each product and one after; the frozen weights of the other are gathered in their loop.
+    if name not in ("mlp_ws1d", "accumulation"):
         assert ours.executed < before.executed

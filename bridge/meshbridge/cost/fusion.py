@@ -171,7 +171,8 @@ class Fusion:
         """True if each reader fuses the computation of `value` by the operation `name`, which reads the buffers `read`."""
         if value in self._ends:
             return False
-        readers, operations = self._readers_through_views(value), self.index.operations
+        operations = self.index.operations
+        readers = self.index.readers_of(value) if name in _WITHIN else self._readers_through_views(value)
         reading = self._reading_slices if name in _WITHIN else self._reading
         if not readers or len(read) > _OPERANDS or any(operations[reader].name not in reading for reader in readers):
             return False

@@ -292,7 +292,7 @@ class GraphBuilder:
         for index, yielded in enumerate(terminator.operands):
             self.identity(terminator, index, self.tensor(yielded), carried[index], inner, body)
             arguments = [block.arguments[index] for block in regions]
-            if yielded == arguments[-1]:
+            if yielded == arguments[-1] and carried[index] >= 0:
                 self._unchanged[carried[index]] = self.tensor(op.operands[index])
             elif (added := self._added_value(yielded, *arguments)) is not None:
                 self._added[carried[index]] = added
