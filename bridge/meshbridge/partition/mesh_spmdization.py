@@ -220,10 +220,12 @@ class _FunctionPartitioner:
         """Who has decided about an op and why; the next best way to compute it, if the cheapest is taken."""
         if decision.why == CHEAPEST:
             if (said := self._said.get(id(decision))) is None:
-                arriving = [self.at.sharding(operand) for operand in op.operands]
-                shapes = [self.at.global_shape(operand) for operand in op.operands] + [shape_of(result) for result in op.results]
-                other = runner_up(op, decision, arriving, shapes, self.pricing)
-                text = "" if other is None else other.text()
+                text = ""
+                if all(isinstance(value.type, ir.RankedTensorType) for value in (*op.operands, *op.results)):
+                    arriving = [self.at.sharding(operand) for operand in op.operands]
+                    shapes = [*map(self.at.global_shape, op.operands), *map(shape_of, op.results)]
+                    other = runner_up(op, decision, arriving, shapes, self.pricing)
+                    text = "" if other is None else other.text()
                 said = self._said[id(decision)] = f"{CHOSEN_HERE}; next best: {text}" if text else CHOSEN_HERE
             return said
         return _CHOSEN.get(decision.why, f"{CHOSEN_HERE}: {decision.why}")
