@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from meshbridge.ir.mlir import MeshError, context
 from meshbridge.pipeline import Options
 from meshbridge.pipelines.automatic import SLACK, cheapest_cut
-from meshbridge.pipelines.build import Pipeline, build
+from meshbridge.pipelines.build import StagedPipeline, build
 from meshbridge.pipelines.proof import compose
 from meshbridge.read import formats
 from meshbridge.verify.verdict import verify
@@ -47,7 +47,7 @@ UNMARKED: dict[str, tuple[Callable[..., Any], Tree, int]] = {
 """Steps without boundaries, their arguments, and a number of stages."""
 
 
-def cut(step: Callable[..., Any], arguments: Tree, stages: int, schedule: str = "1f1b") -> Pipeline:
+def cut(step: Callable[..., Any], arguments: Tree, stages: int, schedule: str = "1f1b") -> StagedPipeline:
     """A step, cut into stages on one device each."""
     program = formats.unpack(jax.jit(step), context(), arguments)
     return build(program, Options.of(emit="local"), stages, schedule)

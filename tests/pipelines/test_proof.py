@@ -9,7 +9,7 @@ import pytest
 
 from meshbridge.ir.mlir import context
 from meshbridge.pipeline import Options
-from meshbridge.pipelines.build import Pipeline, build
+from meshbridge.pipelines.build import StagedPipeline, build
 from meshbridge.pipelines.plan import Call
 from meshbridge.pipelines.proof import compose
 from meshbridge.read import formats
@@ -17,14 +17,14 @@ from meshbridge.verify.verdict import verify
 from tests.pipelines.steps import STEPS
 
 
-def pipeline_of(name: str, schedule: str = "1f1b", groups: int | None = None) -> Pipeline:
+def pipeline_of(name: str, schedule: str = "1f1b", groups: int | None = None) -> StagedPipeline:
     """A step of `STEPS` as a pipeline on meshes of one device."""
     step, arguments, stages = STEPS[name]
     program = formats.unpack(jax.jit(step), context(), arguments)
     return build(program, Options.of(emit="local"), groups or stages, schedule)
 
 
-def is_equal(pipeline: Pipeline) -> bool:
+def is_equal(pipeline: StagedPipeline) -> bool:
     """Whether the fragments in the order of the schedule compute what the source computes."""
     composed = compose(pipeline)
     composed.operation.verify()

@@ -15,7 +15,7 @@ from meshbridge.pipelines.fragments import Fragment, fragments_of
 from meshbridge.pipelines.loop import MARK, MicrobatchLoop, find_loop
 from meshbridge.pipelines.named_computations import read_named_computations
 from meshbridge.pipelines.placement import place
-from meshbridge.pipelines.plan import Plan, donate, plan
+from meshbridge.pipelines.plan import CallPlan, donate, plan
 from meshbridge.pipelines.schedules import Schedule
 from meshbridge.pipelines.terms import keep_terms
 from meshbridge.pipelines.topology import target_of_stage
@@ -26,11 +26,11 @@ DONATED = ("jax.buffer_donor", "tf.aliasing_output")
 
 
 @dataclass(frozen=True, eq=False)
-class Pipeline:
+class StagedPipeline:
     """A step as a pipeline. `source` is the program as given, on the mesh of one stage, with boundaries of stages."""
 
     source: Program
-    plan: Plan
+    plan: CallPlan
     options: pipeline.Options
     "How fragments are partitioned, each on the devices of its stage."
     whole: CompileTarget
@@ -62,7 +62,7 @@ class Pipeline:
         return Program(module, self.source.format)
 
 
-def build(program: Program, options: pipeline.Options, stages: int, schedule: str | Schedule) -> Pipeline:
+def build(program: Program, options: pipeline.Options, stages: int, schedule: str | Schedule) -> StagedPipeline:
     """Cuts a program with a loop of microbatches, for the mesh of one stage, into a pipeline of that many `stages`, which are
     groups of devices: equal parts of the options' target, if that has a topology. Does not change the program.
 
@@ -86,7 +86,7 @@ def build(program: Program, options: pipeline.Options, stages: int, schedule: st
         placement = place(loop, stages, ordered.chunks, split_weights=ordered.splits_weights)
         planned = plan(fragments_of(placement, keep_terms(placement)), ordered)
         donate(planned, donated)
-    return Pipeline(source, planned, own, options.target, donated)
+    return StagedPipeline(source, planned, own, options.target, donated)
 
 
 def _schedule(schedule: str | Schedule, stages: int, loop: MicrobatchLoop) -> Schedule:

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding
 from meshbridge import pipeline
 from meshbridge.ir.mlir import MeshError, context
 from meshbridge.pipelines import prediction, proof
-from meshbridge.pipelines.build import Pipeline, build
+from meshbridge.pipelines.build import StagedPipeline, build
 from meshbridge.pipelines.fragments import Fragment
 from meshbridge.pipelines.prediction import PipelineReport
 from meshbridge.pipelines.proof import Proof
@@ -90,7 +90,7 @@ class Pipelined:
         """Proves that the pipeline computes what the step computes, by exact evaluation. Raises MeshError."""
         return proof.verify(self.lower(*arguments, **named))
 
-    def lower(self, *arguments: Any, **named: Any) -> Pipeline:
+    def lower(self, *arguments: Any, **named: Any) -> StagedPipeline:
         """The pipeline for arguments, which may be `jax.ShapeDtypeStruct`s. Raises MeshError."""
         shapes = _abstract((arguments, named), sharded=self.keeps_shardings)
         program = formats.unpack(self.function, context(), *shapes)
@@ -99,7 +99,7 @@ class Pipelined:
         how = pipeline.Options.of(emit="local", compiler_options=self.compiler_options.chosen, **options)
         return build(program, how, self.stages, self.schedule)
 
-    def _load(self, built: Pipeline) -> tuple[formats.Program, Runner]:
+    def _load(self, built: StagedPipeline) -> tuple[formats.Program, Runner]:
         under = self.compiler_options.on(jax_devices.machine_of(self.devices, built.options.target.machine), explicit=True)
         fragments = {
             fragment: BoundFragment(pjrt.load(built.partitioned(fragment, "local"), self._devices_of(built, fragment), under))
@@ -107,7 +107,7 @@ class Pipelined:
         }
         return built.source, Runner(built.plan, fragments, built.donated)
 
-    def _devices_of(self, built: Pipeline, fragment: Fragment) -> Sequence[Any]:
+    def _devices_of(self, built: StagedPipeline, fragment: Fragment) -> Sequence[Any]:
         return built.devices_of(fragment.group, self.devices)
 
 

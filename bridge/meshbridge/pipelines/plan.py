@@ -54,7 +54,7 @@ Step = Call | Send
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class CallPlan:
     """The steps in order. The slots of arguments are there before the first one, those of results after the last one."""
 
     fragments: tuple[Fragment, ...]
@@ -94,7 +94,7 @@ class Plan:
         return tuple(reversed(freed))
 
 
-def plan(fragments: Sequence[Fragment], schedule: Schedule) -> Plan:
+def plan(fragments: Sequence[Fragment], schedule: Schedule) -> CallPlan:
     """The steps of a schedule: fragments before the loop, tasks, fragments after it."""
     by_site = {fragment.site: fragment for fragment in fragments}
     tasks = [(Site(SITE_KINDS[task.kind], task.chunk), task) for task in schedule.dispatch_order()]
@@ -105,7 +105,7 @@ def plan(fragments: Sequence[Fragment], schedule: Schedule) -> Plan:
     ]
     results = {slot.source.number: slot for call in calls for slot in call.outputs if slot.source.kind == "result"}
     in_order = tuple(results[number] for number in sorted(results))
-    return Plan(tuple(fragments), schedule, tuple(_with_sends(calls)), in_order)
+    return CallPlan(tuple(fragments), schedule, tuple(_with_sends(calls)), in_order)
 
 
 def _call(by_site: dict[Site, Fragment], fragment: Fragment, task: Task | None, schedule: Schedule) -> Call:
@@ -140,7 +140,7 @@ def _with_sends(calls: Sequence[Call]) -> Iterable[Step]:
                 yield Send(slot, slot._replace(group=target), fragment, argument)
 
 
-def donate(plan: Plan, donated: Iterable[int]) -> None:
+def donate(plan: CallPlan, donated: Iterable[int]) -> None:
     """Lets the last fragment of a step that reads a donated argument of the program overwrite it, if it runs once in a step."""
     arguments = {Source("argument", number) for number in donated}
     last: dict[Slot, tuple[Fragment, int]] = {}

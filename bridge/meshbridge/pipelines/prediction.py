@@ -12,7 +12,7 @@ from meshbridge.ir.elements import type_bytes
 from meshbridge.ir.mlir import function_type, main_function
 from meshbridge.pages.pipeline_page import pipeline_page
 from meshbridge.pipelines import schedules
-from meshbridge.pipelines.build import Pipeline
+from meshbridge.pipelines.build import StagedPipeline
 from meshbridge.pipelines.fragments import Fragment
 from meshbridge.pipelines.plan import Call, Slot
 from meshbridge.pipelines.schedules import Run, Timeline
@@ -130,13 +130,13 @@ def _time(seconds: float | None) -> str:
     return "-" if seconds is None else time_text(seconds)
 
 
-def report(pipeline: Pipeline) -> PipelineReport:
+def report(pipeline: StagedPipeline) -> PipelineReport:
     """Partitions the fragments of a pipeline, and predicts its step. Raises MeshError."""
     return _Prediction(pipeline).report()
 
 
 class _Prediction:
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: StagedPipeline) -> None:
         self.pipeline, self.plan = pipeline, pipeline.plan
         self.reports: dict[Fragment, Report] = {}
         self.sizes: dict[Slot, float] = {}

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import function_type, ir, main_function
-from meshbridge.pipelines.build import Pipeline
-from meshbridge.pipelines.plan import Call, Plan, Slot
+from meshbridge.pipelines.build import StagedPipeline
+from meshbridge.pipelines.plan import Call, CallPlan, Slot
 from meshbridge.pipelines.sites import Site
 from meshbridge.pipelines.unreduced import reduced
 from meshbridge.read.formats import copy_module
@@ -56,7 +56,7 @@ class Proof(Tabular):
         return json.dumps({"equal": self.equal, "verdicts": verdicts}, indent=2)
 
 
-def verify(pipeline: Pipeline, *, seed: int = 0, memory: float = MEMORY) -> Proof:
+def verify(pipeline: StagedPipeline, *, seed: int = 0, memory: float = MEMORY) -> Proof:
     """Evaluates the source, its fragments in the order of the schedule, and each fragment on the devices of its stage.
 
     `memory` is in gigabytes. Raises MeshError for a program that has no exact evaluation.
@@ -71,7 +71,7 @@ def verify(pipeline: Pipeline, *, seed: int = 0, memory: float = MEMORY) -> Proo
     return Proof(composition, fragments)
 
 
-def compose(pipeline: Pipeline) -> ir.Module:
+def compose(pipeline: StagedPipeline) -> ir.Module:
     """The fragments of a pipeline as functions of one program on global shapes, whose `main` calls them in the plan's order."""
     plan = pipeline.plan
     first = plan.fragments[0].module
@@ -91,7 +91,7 @@ def compose(pipeline: Pipeline) -> ir.Module:
     return module
 
 
-def _main(plan: Plan, inputs: Sequence[ir.Type], end: Builder) -> None:
+def _main(plan: CallPlan, inputs: Sequence[ir.Type], end: Builder) -> None:
     results = {
         slot: kind for call in plan.calls for slot, kind in zip(call.outputs, _types(call.fragment.module).results, strict=True)
     }

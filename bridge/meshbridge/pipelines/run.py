@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from meshbridge.pipelines.fragments import Fragment
-from meshbridge.pipelines.plan import Call, Plan, Slot
+from meshbridge.pipelines.plan import Call, CallPlan, Slot
 from meshbridge.runtime.pjrt import Executable
 
 
@@ -77,7 +77,7 @@ class BoundFragment:
 class Runner:
     """A plan and the executables of its fragments. `donated` are the arguments that the step may overwrite."""
 
-    plan: Plan
+    plan: CallPlan
     fragments: Mapping[Fragment, BoundFragment]
     donated: frozenset[int]
 

@@ -8,7 +8,7 @@ from meshbridge import pipeline
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir.mlir import MeshError
 from meshbridge.pipelines import prediction, proof
-from meshbridge.pipelines.build import Pipeline, build
+from meshbridge.pipelines.build import StagedPipeline, build
 from meshbridge.pipelines.schedules import NAMES
 from meshbridge.read import files
 from meshbridge.read.formats import Program
@@ -59,7 +59,7 @@ def verify(options: argparse.Namespace, program: Program) -> int:
     return 0 if found.equal else 1
 
 
-def _built(program: Program, how: pipeline.Options, options: argparse.Namespace) -> Pipeline:
+def _built(program: Program, how: pipeline.Options, options: argparse.Namespace) -> StagedPipeline:
     if is_partitioned(program.module):
         raise MeshError("error: --stages has no effect on a program that is partitioned already")
     return build(program, how, options.stages, options.schedule or "1f1b")
