@@ -114,7 +114,7 @@ def test_options_are_those_of_the_command(artifact: export.Exported, jitted: Any
     partition, report = (_choices(command) for command in ("partition", "report"))
     assert {*partition, "layout", "machine", "memory_limit"} == {"emit", *meshbridge.api.PartitionKeywords.__annotations__}
     for command, choices in ((meshbridge.partition, partition), (meshbridge.report, report)):
-        functions = (command, meshbridge.Report.table)  # what a report prints is said when it does
+        functions = (command, meshbridge.Report.table, meshbridge.pipelined)  # how a report prints, and of what schedule
         names = {name for each in functions for name in inspect.signature(each).parameters} | {
             *meshbridge.api.PartitionKeywords.__annotations__
         }

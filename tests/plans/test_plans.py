@@ -23,7 +23,6 @@ of_the_record = pytest.mark.skipif(not OF_THE_PAGES, reason="the plans on record
 
 UNTOUCHED = {
     "all-reduce-folder": "plans have no reduction of what is reduced: `tests/lit` has",
-    "hoist-collectives": "no loop of these programs gathers what does not vary in it: `tests/rewrites` draws such loops",
 }
 """Passes that change no plan on record, and why."""
 
