@@ -68,7 +68,7 @@ class ChunkedOps:
         if made.name == REDUCE:
             key = (*key, made.operands[1])  # what the sum starts from
         if key not in self._known:
-            self._known[key] = _chunked(self._interface, made.op, self._values.all[value], axis, self.pieces)
+            self._known[key] = chunk_op(self._interface, made.op, self._values.all[value], axis, self.pieces)
         return self._known[key]
 
     def _kind(self, made: BlockOp) -> int:
@@ -78,7 +78,8 @@ class ChunkedOps:
         return kind
 
 
-def _chunked(interface: Interface, op: ir.Operation, value: ir.Value, axis: ChunkAxis, pieces: int) -> ChunkedOp | None:
+def chunk_op(interface: Interface, op: ir.Operation, value: ir.Value, axis: ChunkAxis, pieces: int) -> ChunkedOp | None:
+    """How `op` works on chunks of its operand or result `value`; None if it cannot."""
     if op.name in OPERATION_NAMES and (carried_by_collective := _moved(op, value, axis, pieces)) is not None:
         return carried_by_collective
     rule = interface.rule(op)
