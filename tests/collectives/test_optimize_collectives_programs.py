@@ -21,7 +21,8 @@ NAMES = ("accumulation", "adam_zero1", "decode_seq", "mlp_ws1d")
 
 def compiled(program: Program, collectives: pipeline.Collectives) -> jax.stages.Compiled:
     opened = formats.unpack(program.export(), context())
-    partitioning.partition_module(opened.module, pipeline.Options(collectives=collectives))
+    # For the fewest bytes: a price of memory gathers weights in their loop, where nothing can be combined.
+    partitioning.partition_module(opened.module, pipeline.Options.of(machine="bytes", collectives=collectives))
     arguments, results = program.jit_shardings(program.mesh())
     exported: Any = formats.pack(opened)
     return jax.jit(exported.call, in_shardings=arguments, out_shardings=results).lower(*program.avals()).compile()
@@ -36,6 +37,5 @@ def test_fewer_collectives_of_no_more_bytes(name: str) -> None:
     ours, before = (communication(hlo.read(each.as_text() or "")) for each in (with_them, without))
     assert ours.wire_bytes <= before.wire_bytes
     assert ours.executed <= before.executed
-    # One has a collective before each product and one after; the frozen weights of the other are gathered in their loop.
-    if name not in ("mlp_ws1d", "accumulation"):
+    if name != "mlp_ws1d":  # which has one collective before each product and one after
         assert ours.executed < before.executed
