@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshbridge.ir.elements import tensor_bytes
-from meshbridge.ir.mlir import BARRIER, ir, terminator, walk_all
+from meshbridge.ir.mlir import BARRIER, ir, walk_all
 from meshbridge.ir.passes import Pass, register
-from meshbridge.ir.uses import LOOK_THROUGH, block_of, defining_op
+from meshbridge.ir.uses import LOOK_THROUGH, block_of, defining_op, unchanged_numbers
 from meshbridge.ops.traits import Trait, ops_with
 
 
@@ -84,10 +84,7 @@ def _growth(op: ir.Operation) -> float:
 
 def carried_unchanged(loop: ir.Operation, block: ir.Block) -> dict[ir.Value, ir.Value]:
     """The arguments of `block` that every iteration passes on unchanged, with their initial values."""
-    body = loop.regions[1].blocks[0]
-    yielded = list(list(body.operations)[-1].operands)
-    columns = zip(block.arguments, body.arguments, yielded, loop.operands, strict=True)
-    return {argument: start for argument, inside, handed_on, start in columns if inside == handed_on}
+    return {block.arguments[number]: loop.operands[number] for number in unchanged_numbers(loop)}
 
 
 _MOVABLE = LOCAL - {BARRIER}
@@ -99,16 +96,16 @@ _LEAVING = _MOVABLE | _COLLECTIVES
 def is_invariant(value: ir.Value, block: ir.Block) -> bool:
     """True if `block` belongs to a loop, and `value` can be computed before it."""
     loop = block.owner.operation
-    if loop.name != "stablehlo.while" or (end := terminator(body := loop.regions[1].blocks[0])) is None:
+    if loop.name != "stablehlo.while":
         return False
+    unchanged = set(unchanged_numbers(loop))
     worklist, visited = [value], {value}
     while worklist:
         op = defining_op(needed := worklist.pop())
         if block_of(needed) != block:
             continue
         if op is None:
-            number = ir.BlockArgument(needed).arg_number
-            if end.operands[number] != body.arguments[number]:
+            if ir.BlockArgument(needed).arg_number not in unchanged:
                 return False
         else:
             if op.name not in _LEAVING or len(visited) > LOOK_THROUGH:

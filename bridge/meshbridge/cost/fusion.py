@@ -8,12 +8,12 @@ have hardly more bytes.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from meshbridge.ir.block_index import BlockIndex, BlockOp
 from meshbridge.ir.builder import op_of, shape_of
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir
-from meshbridge.ir.uses import is_argument
+from meshbridge.ir.uses import is_argument, unchanged_numbers
 from meshbridge.ops.traits import Trait, has, ops_with
 
 _CONTRACTIONS = ops_with(Trait.CONTRACTION)
@@ -95,7 +95,7 @@ class Fusion:
         """Records the results of an operation that have no buffer."""
         op, name, operands, results, _ = made
         if name == "stablehlo.while":
-            for number, _ in invariant_arguments(op):
+            for number in unchanged_numbers(op):
                 self._alias(results[number], operands[number])
         elif name == BARRIER:
             for result, operand in zip(results, operands, strict=True):
@@ -212,9 +212,12 @@ class Fusion:
 
     def inside(self, op: ir.Operation) -> SourceBuffers:
         """The buffers of outer values, for the regions of `op` (see `__init__`)."""
-        carried = invariant_arguments(op) if op.name == "stablehlo.while" else ()
         number_of = self._values
-        arguments = {number_of[argument]: self._buffers_of(number_of[op.operands[place]]) for place, argument in carried}
+        arguments: dict[int, Buffers] = {}
+        if op.name == "stablehlo.while":
+            carried = op.regions[1].blocks[0].arguments
+            unchanged = [(carried[number], op.operands[number]) for number in unchanged_numbers(op)]
+            arguments = {number_of[argument]: self._buffers_of(number_of[value]) for argument, value in unchanged}
         return ChainMap(arguments, self._buffers, *self._outside.maps)
 
     def _buffers_of(self, value: int) -> Buffers:
@@ -244,15 +247,6 @@ class Fusion:
         if made.name in _UPDATING:
             return 0.0
         return min(1.0, self._tensor_bytes(made.results[0]) / max(self._tensor_bytes(made.operands[0]), 1.0))
-
-
-def invariant_arguments(op: ir.Operation) -> Iterator[tuple[int, ir.Value]]:
-    """Loop-carried values that never change: their numbers and the arguments of the body."""
-    body = op.regions[1].blocks[0]
-    yielded = body.operations[len(body.operations) - 1].operation.operands
-    for number, (argument, value) in enumerate(zip(body.arguments, yielded, strict=True)):
-        if argument == value:
-            yield number, argument
 
 
 def _is_splat(value: ir.Value) -> bool:

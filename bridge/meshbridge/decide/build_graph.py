@@ -26,6 +26,7 @@ from meshbridge.ir.elements import type_bytes
 from meshbridge.ir.mlir import BARRIER, MANUAL, SHARDING_GROUP, OpError, has_no_regions, ir, source_location, walk
 from meshbridge.ir.registry import Registry
 from meshbridge.ir.sharding import Sharding, Split, even_split, is_even
+from meshbridge.ir.uses import unchanged_numbers
 from meshbridge.ops.linear import ADD, UNARY, fills_rows, is_reshape, is_widening
 from meshbridge.ops.rule import Dims, Interface, Loop, ShardingRule, Signature, region_names
 
@@ -289,10 +290,11 @@ class GraphBuilder:
             body = (*scope, self._new_scope())
             terminator = self._block(block, inner, body)
         self.graph.carried.update((tensor, body[-1]) for tensor in carried if tensor >= 0)
+        unchanged = set(unchanged_numbers(op))
         for index, yielded in enumerate(terminator.operands):
             self.identity(terminator, index, self.tensor(yielded), carried[index], inner, body)
             arguments = [block.arguments[index] for block in regions]
-            if yielded == arguments[-1] and carried[index] >= 0:
+            if index in unchanged and carried[index] >= 0:
                 self._unchanged[carried[index]] = self.tensor(op.operands[index])
             elif (added := self._added_value(yielded, *arguments)) is not None:
                 self._added[carried[index]] = added

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable
 from math import inf
 
 from meshbridge.ir.builder import op_of
-from meshbridge.ir.mlir import ancestor_in, in_program_order, ir
+from meshbridge.ir.mlir import ancestor_in, in_program_order, ir, terminator
 
 LOOK_THROUGH = 64
 """The most operations that an analysis or a rewrite looks through in a row, or visits for one candidate. It bounds the time and
@@ -34,6 +34,14 @@ def block_of(value: ir.Value) -> ir.Block:
     """The block that defines `value`."""
     owner = value.owner
     return owner if isinstance(owner, ir.Block) else owner.operation.block
+
+
+def unchanged_numbers(loop: ir.Operation) -> list[int]:
+    """The numbers of the values that every iteration of a `stablehlo.while` passes on unchanged."""
+    body = loop.regions[1].blocks[0]
+    end = terminator(body)
+    yielded = end.operands if end is not None else ()
+    return [number for number, (argument, value) in enumerate(zip(body.arguments, yielded, strict=False)) if argument == value]
 
 
 def look_through(value: ir.Value, names: Container[str]) -> ir.Value:
