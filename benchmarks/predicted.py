@@ -110,8 +110,8 @@ def modelled_seconds(found: Mapping[str, Any], report: Report, target: Target) -
 
 
 def page(pairs: Sequence[Pair], older: Found) -> str:
-    """Tables: of the targets, of plans of one program, of all programs, and of those that are furthest off; and what is left out
-    because it is of an older plan."""
+    """Tables: of the targets, of plans of one program, of all programs, and of the worst predictions; then the rows of older
+    plans, which are left out."""
     left_out = [line for target in dict.fromkeys(case.target for case in older) for line in _left_out(target, older)]
     parts = (_summary(pairs), _plans(pairs), _programs(pairs), _furthest(pairs), left_out)
     return "\n\n".join("\n".join(lines) for part in parts if (lines := list(part)))

@@ -37,7 +37,7 @@ def joined(lines: Iterable[str]) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """`; did you mean 'report'?`, to be put behind the error for an unknown `name`, if one of `names` is close to it; else
+    """`; did you mean 'report'?`, the end of the error for an unknown `name`, if one of `names` is close to it; else
     empty."""
     near = get_close_matches(name, list(names), 1)
     return f"; did you mean '{near[0]}'?" if near else ""

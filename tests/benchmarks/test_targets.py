@@ -243,7 +243,7 @@ def test_a_program_that_cannot_be_made_is_a_failure(tmp_path: Path, monkeypatch:
 
 
 def test_the_page_has_no_row_of_an_older_plan_among_todays() -> None:
-    """`python -m benchmarks.targets --measured --page docs/benchmarks.md --overview README.md` sorts the rows anew, where plans
+    """`python -m benchmarks.targets --measured --page docs/benchmarks.md --overview README.md` sorts the rows again, where plans
     have changed. Programs without a golden plan are left out here: that of each would have to be made."""
     text = (cases.ROOT / "docs" / "benchmarks.md").read_text()
     for target in cases.TARGETS:

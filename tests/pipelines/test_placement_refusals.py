@@ -1,4 +1,4 @@
-"""Steps that cannot be cut into stages, and what is said of them."""
+"""Steps that cannot be cut into stages, and their diagnostics."""
 
 from __future__ import annotations
 

@@ -82,18 +82,18 @@ class Fusion:
         "The buffers of this block's values."
         self._own: dict[int, Buffers] = {}
         "The buffers of other values that were asked for: mostly their own."
-        products = (made.results[0] for made in index.operations if epilogues and made.name in _CONTRACTIONS)
+        products = (block_op.results[0] for block_op in index.operations if epilogues and block_op.name in _CONTRACTIONS)
         self._epilogues = dict(map(self._epilogue, products))
         "For results of products, the values that are written instead."
         self._ends = set(self._epilogues.values()) - self._epilogues.keys()
         self._expensive: set[int] = set()
         "Expensive values without a buffer."
-        for made in index.operations:
-            self._compute_on_the_way(made)
+        for block_op in index.operations:
+            self._compute_on_the_way(block_op)
 
-    def _compute_on_the_way(self, made: BlockOp) -> None:
+    def _compute_on_the_way(self, block_op: BlockOp) -> None:
         """Records the results of an operation that have no buffer."""
-        op, name, operands, results, _ = made
+        op, name, operands, results, _ = block_op
         if name == "stablehlo.while":
             for number in unchanged_numbers(op):
                 self._alias(results[number], operands[number])
@@ -107,10 +107,10 @@ class Fusion:
             if self._passes_on(results[0]):
                 self._buffers[results[0]] = {results[0]: 0.0}
         elif name in NO_KERNELS:
-            if (product := self._scaled(made)) is not None:
+            if (product := self._scaled(block_op)) is not None:
                 self._alias(results[0], product)
                 return
-            read = self.read(made)
+            read = self.read(block_op)
             takes_long = has(name, Trait.EXPENSIVE) and bool(
                 shape_of(self._values.all[results[0]])
             )  # computing a scalar takes no longer than reading it
@@ -138,28 +138,28 @@ class Fusion:
         """True if the result of a product has no buffer because its epilogue is written instead."""
         return self._epilogues.get(product, product) != product
 
-    def _scaled(self, made: BlockOp) -> int | None:
+    def _scaled(self, block_op: BlockOp) -> int | None:
         """The operand of an operation if it scales a product, perhaps transposed, by a constant, and nothing else reads the
         product: it is scaled before it is written."""
-        if made.name != "stablehlo.multiply" or self._epilogues:
+        if block_op.name != "stablehlo.multiply" or self._epilogues:
             return None
-        for value, factor in (made.operands, made.operands[::-1]):
+        for value, factor in (block_op.operands, block_op.operands[::-1]):
             if self._is_product(value) and _is_splat(self._values.all[factor]):
                 return value
         return None
 
     def _is_product(self, value: int) -> bool:
         while len(self.index.readers_of(value)) == 1:
-            made = self.index.maker(value)
-            if made is None:
+            block_op = self.index.maker(value)
+            if block_op is None:
                 if is_argument(self._values.all[value]):
                     return False
-                made = BlockOp.of(op_of(self._values.all[value]), self._values)
-            if made.name in _CONTRACTIONS:
+                block_op = BlockOp.of(op_of(self._values.all[value]), self._values)
+            if block_op.name in _CONTRACTIONS:
                 return True
-            if made.name not in _TURNING:
+            if block_op.name not in _TURNING:
                 return False
-            value = made.operands[0]
+            value = block_op.operands[0]
         return False
 
     def _alias(self, value: int, source: int) -> None:
@@ -193,18 +193,18 @@ class Fusion:
             through.update(dict.fromkeys(of_view))
         return tuple(through)
 
-    def read(self, made: BlockOp) -> Buffers:
+    def read(self, block_op: BlockOp) -> Buffers:
         """The buffers that an operation and its fused operands read."""
-        if not made.read:
+        if not block_op.read:
             return {}
-        share = self._share(made)
-        buffers = self._buffers_of(made.read[0])
+        share = self._share(block_op)
+        buffers = self._buffers_of(block_op.read[0])
         if share != 1.0:
             buffers = {buffer: share * size for buffer, size in buffers.items()}
-        if len(made.read) == 1:
+        if len(block_op.read) == 1:
             return buffers
         merged = dict(buffers)
-        for value in made.read[1:]:
+        for value in block_op.read[1:]:
             for buffer, size in self._buffers_of(value).items():
                 if size > merged.setdefault(buffer, size):
                     merged[buffer] = size
@@ -231,22 +231,22 @@ class Fusion:
         own = self._buffers.get(value)
         return self._outside.get(value) if own is None and value not in self.index.makers else own
 
-    def written(self, made: BlockOp) -> float:
+    def written(self, block_op: BlockOp) -> float:
         """Bytes that an operation writes: results with buffers, or the part that it updates in place."""
-        if made.name in _UPDATING:
-            return self._tensor_bytes(made.operands[_UPDATING[made.name]])
-        if made.name in REGION_OPS:
+        if block_op.name in _UPDATING:
+            return self._tensor_bytes(block_op.operands[_UPDATING[block_op.name]])
+        if block_op.name in REGION_OPS:
             return 0.0
-        buffered = (result for result in made.results if result not in self.sources and not self._passes_on(result))
+        buffered = (result for result in block_op.results if result not in self.sources and not self._passes_on(result))
         return sum(map(self._tensor_bytes, buffered))
 
-    def _share(self, made: BlockOp) -> float:
+    def _share(self, block_op: BlockOp) -> float:
         """The share of its first operand that an operation reads."""
-        if made.name not in _PARTLY:
+        if block_op.name not in _PARTLY:
             return 1.0
-        if made.name in _UPDATING:
+        if block_op.name in _UPDATING:
             return 0.0
-        return min(1.0, self._tensor_bytes(made.results[0]) / max(self._tensor_bytes(made.operands[0]), 1.0))
+        return min(1.0, self._tensor_bytes(block_op.results[0]) / max(self._tensor_bytes(block_op.operands[0]), 1.0))
 
 
 def _is_splat(value: ir.Value) -> bool:

@@ -106,11 +106,11 @@ class _LiveBlock:
         self.last: dict[int, int] = {}
         fusion = Fusion(index)
         self.operations, self.sources, self.tensor_bytes = index.operations, fusion.sources, index.values.tensor_bytes
-        for position, made in enumerate(self.operations):
-            self.last.update(dict.fromkeys(made.read, position))
+        for position, block_op in enumerate(self.operations):
+            self.last.update(dict.fromkeys(block_op.read, position))
         self.moved: dict[int, int] = {}
         "For values that fused readers read at other positions than they write, the last position of such a read."
-        in_place = {value for made in self.operations if made.name in _IN_PLACE for value in made.results}
+        in_place = {value for block_op in self.operations if block_op.name in _IN_PLACE for value in block_op.results}
         for value in reversed(self.sources):
             last_read = self.last.get(value, 0)
             last_moved_read = self.moved.get(value, 0) if value in in_place else last_read
@@ -123,7 +123,10 @@ class _LiveBlock:
     def peak(self) -> float:
         """The most bytes alive at one time."""
         return max(
-            (alive_bytes + max((inner.peak() for inner in self._inner(made)), default=0.0) for made, alive_bytes in self._walk()),
+            (
+                alive_bytes + max((inner.peak() for inner in self._inner(block_op)), default=0.0)
+                for block_op, alive_bytes in self._walk()
+            ),
             default=0.0,
         )
 
@@ -131,12 +134,12 @@ class _LiveBlock:
         """The values alive at the peak, with their bytes. Must be the first call on this object."""
         again = _LiveBlock(self.index, self.owned, self.caller_owned, self.analyses)
         most, at, inside = -1.0, None, None
-        for made, alive_bytes in again._walk():
-            inner = max(again._inner(made), key=_LiveBlock.peak, default=None)
+        for block_op, alive_bytes in again._walk():
+            inner = max(again._inner(block_op), key=_LiveBlock.peak, default=None)
             needed = alive_bytes + (inner.peak() if inner is not None else 0.0)
             if needed > most:
-                most, at, inside = needed, made.op, inner
-        alive = next(({**self.alive} for made, _ in self._walk() if made.op == at), {})
+                most, at, inside = needed, block_op.op, inner
+        alive = next(({**self.alive} for block_op, _ in self._walk() if block_op.op == at), {})
         return alive | (inside.at_peak() if inside is not None else {})
 
     def _walk(self) -> Iterator[tuple[BlockOp, float]]:
@@ -145,13 +148,13 @@ class _LiveBlock:
         for value, position in self.last.items():
             dying.setdefault(position, []).append(value)
         alive_bytes = 0.0
-        for position, made in enumerate(self.operations):
+        for position, block_op in enumerate(self.operations):
             dead = dying.get(position, [])
             free = [value for value in dead if value in self.alive and self.moved.get(value, -1) < position]
-            buffered = [result for result in made.results if result not in self.sources and result not in self.caller_owned]
+            buffered = [result for result in block_op.results if result not in self.sources and result not in self.caller_owned]
             for result in buffered:
                 size = self.tensor_bytes(result)
-                places = self._places(made, result, free) if free else ()
+                places = self._places(block_op, result, free) if free else ()
                 reused = next((value for value in places if self.tensor_bytes(value) == size), None)
                 if reused is not None:
                     free.remove(reused)
@@ -159,27 +162,27 @@ class _LiveBlock:
                 else:
                     self.alive[result] = size
                     alive_bytes += size
-            yield made, alive_bytes
+            yield block_op, alive_bytes
             for value in (*dead, *(result for result in buffered if result not in self.last)):
                 alive_bytes -= self.alive.pop(value, 0.0)
 
-    def _places(self, made: BlockOp, result: int, free: Sequence[int]) -> Sequence[int]:
+    def _places(self, block_op: BlockOp, result: int, free: Sequence[int]) -> Sequence[int]:
         """The `free` values whose buffers `result` of an operation can take: an elementwise op can overwrite any."""
-        if has(made.name, Trait.ELEMENTWISE):
+        if has(block_op.name, Trait.ELEMENTWISE):
             return free
-        if not has(made.name, Trait.IN_PLACE):
+        if not has(block_op.name, Trait.IN_PLACE):
             return ()
-        own = made.operands[made.results.index(result)]
+        own = block_op.operands[block_op.results.index(result)]
         while own in self.sources and has(self.operations[self.index.makers[own]].name, Trait.ALIASING):
             (own,) = self.sources[own]
         return [value for value in free if value == own]
 
-    def _inner(self, made: BlockOp) -> list[_LiveBlock]:
+    def _inner(self, block_op: BlockOp) -> list[_LiveBlock]:
         """The regions of a loop or branch, which need memory in addition to the carried values."""
         inner_blocks = []
-        for block in (region.blocks[0] for region in made.op.regions) if made.name in REGION_OPS else ():
+        for block in (region.blocks[0] for region in block_op.op.regions) if block_op.name in REGION_OPS else ():
             index = BlockIndex.of(block, self.analyses)
-            caller_owned = set() if made.name == "stablehlo.while" else set(index.operations[-1].operands)
+            caller_owned = set() if block_op.name == "stablehlo.while" else set(index.operations[-1].operands)
             owned = map(index.values.__getitem__, block.arguments)
             inner_blocks.append(_LiveBlock(index, owned, caller_owned, self.analyses))
         return inner_blocks

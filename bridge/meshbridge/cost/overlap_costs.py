@@ -117,10 +117,10 @@ class OverlapCosts:
         fusion = self._fusion(op_of(value).block)
         values = fusion.index.values
         number = values[value]
-        made = fusion.index.maker(number)
-        if made is None or number not in fusion.sources:
+        block_op = fusion.index.maker(number)
+        if block_op is None or number not in fusion.sources:
             return 0.0
-        read = fusion.read(made)
+        read = fusion.read(block_op)
         beside = any(has(defining_name(values.all[buffer]), Trait.CONTRACTION) for buffer in read)
         return (
             self.memory_seconds(value)

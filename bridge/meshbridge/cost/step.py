@@ -284,13 +284,13 @@ class _Prediction:
         filled_by: dict[int, int] = {}
         "By buffered value, the number of the task that writes it."
         fused = fusion.sources.keys()
-        for made in index.operations:
-            if made.name not in _KEPT and fused >= {*made.results}:
+        for block_op in index.operations:
+            if block_op.name not in _KEPT and fused >= {*block_op.results}:
                 continue
-            read = fusion.read(made)
-            run = self._run(made, fusion, read)
+            read = fusion.read(block_op)
+            run = self._run(block_op, fusion, read)
             after = tuple(dict.fromkeys([filled_by[value] for value in read if value in filled_by]))
-            filled_by.update(dict.fromkeys(made.results, len(tasks)))
+            filled_by.update(dict.fromkeys(block_op.results, len(tasks)))
             tasks.append(Task(run.seconds, run.busy, after))
             runs.append(run)
         begin = list_schedule(tasks)
@@ -308,16 +308,16 @@ class _Prediction:
             if computing:
                 ended = start + run.busy[COMPUTE]
 
-    def _run(self, made: BlockOp, fusion: Fusion, read: Buffers) -> _Run:
+    def _run(self, block_op: BlockOp, fusion: Fusion, read: Buffers) -> _Run:
         """The execution of an operation."""
-        if made.name == BARRIER:
-            return _Run(made.op)
-        if made.name in REGION_OPS:
-            return self._regions(made.op, fusion)
-        if made.name in COMMUNICATING:
-            time = self.times[made.op] = self.communication.of(made.op)
-            return self._collective(made.op, time)
-        return self._kernel(made, fusion.index.values, sum(read.values()) + fusion.written(made))
+        if block_op.name == BARRIER:
+            return _Run(block_op.op)
+        if block_op.name in REGION_OPS:
+            return self._regions(block_op.op, fusion)
+        if block_op.name in COMMUNICATING:
+            time = self.times[block_op.op] = self.communication.of(block_op.op)
+            return self._collective(block_op.op, time)
+        return self._kernel(block_op, fusion.index.values, sum(read.values()) + fusion.written(block_op))
 
     def _regions(self, op: ir.Operation, fusion: Fusion) -> _Run:
         """A loop or branch only overlaps with communication on links that it does not use."""
@@ -344,14 +344,14 @@ class _Prediction:
             busy |= {COMPUTE: copying}
         return _Run(op, seconds, copying, time.seconds, busy, shown)
 
-    def _kernel(self, made: BlockOp, values: ValueNumbers, moved_bytes: float) -> _Run:
+    def _kernel(self, block_op: BlockOp, values: ValueNumbers, moved_bytes: float) -> _Run:
         """An operation with its fused operands, which moves so many bytes. Arithmetic on scalars is part of other kernels."""
-        if all(_is_single(values.all[value]) for value in (*made.results, *made.operands)):
-            return _Run(made.op)
-        (kind, count), *_ = (*products([(made.op, 1)]).items(), ("", 0.0))
+        if all(_is_single(values.all[value]) for value in (*block_op.results, *block_op.operands)):
+            return _Run(block_op.op)
+        (kind, count), *_ = (*products([(block_op.op, 1)]).items(), ("", 0.0))
         working, moving = (op_time(flops, kind, moved_bytes, self.machine) / self.machine.efficiency for flops in (count, 0.0))
         seconds = self.machine.kernel_launch + working
-        return _Run(made.op, seconds, seconds, 0.0, {COMPUTE: seconds}, ((COMPUTE, seconds), (MEMORY, moving)))
+        return _Run(block_op.op, seconds, seconds, 0.0, {COMPUTE: seconds}, ((COMPUTE, seconds), (MEMORY, moving)))
 
 
 def _is_single(value: ir.Value) -> bool:

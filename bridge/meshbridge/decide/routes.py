@@ -116,17 +116,17 @@ class Refinements:
         self._starts: list[_Start] = []
 
     def start(self, start: _Start) -> _Start:
-        """The known start that is like this one."""
-        for known in self._starts:
-            if known.is_as(start):
-                return known
+        """The earlier start that is like this one, or this one."""
+        for earlier in self._starts:
+            if earlier.is_as(start):
+                return earlier
         self._starts.append(start)
         return start
 
 
-def refine(graph: Graph, budget: int, objective: Objective, known: Refinements | None = None) -> None:
-    """Refines the splits of `graph` in place, trying at most `budget` moves on each of the objective's routes. `known` has, and
-    gets, refinements of copies of the graph.
+def refine(graph: Graph, budget: int, objective: Objective, refinements: Refinements | None = None) -> None:
+    """Refines the splits of `graph` in place, trying at most `budget` moves on each of the objective's routes. `refinements`
+    has, and gets, those of copies of the graph.
 
     A later route wins if its plan costs less, by a larger factor than it needs more memory: parameters gathered outside of their
     loop cost less, until they do not fit.
@@ -139,8 +139,8 @@ def refine(graph: Graph, budget: int, objective: Objective, known: Refinements |
         _note_sharing(graph)
     if objective.hides or (work > 1 and objective.combined_bytes):
         note_concurrency(graph, objective, is_small=work > 1)
-    known = known or Refinements()
-    start = known.start(_Start(graph.copy(), known.foldings, budget, work, _memory_prices(graph, objective)))
+    refinements = refinements or Refinements()
+    start = refinements.start(_Start(graph.copy(), refinements.foldings, budget, work, _memory_prices(graph, objective)))
     least = least_memory = inf
     for route in (replace(objective, is_thorough=True) if work > SMALL else objective).routes:
         refined = start.along(route)

@@ -94,8 +94,8 @@ def runner_up(
     if rule is None or decision.regions or decision.layout is not None or not rule.has_rule:
         return None
     ends = _Ends(op, decision, arriving, shapes, pricing.mesh, pricing.objective.pricing)
-    taken = tuple([need.partial_axes if need is not None else () for need in decision.operands])
-    chosen = pricing.op(rule, taken if any(taken) else ()).choice(decision.option)
+    partial_axes = tuple([need.partial_axes if need is not None else () for need in decision.operands])
+    chosen = pricing.op(rule, partial_axes if any(partial_axes) else ()).choice(decision.option)
     traffic = ends.traffic(chosen)
     if not traffic.wire_bytes:
         return None
@@ -103,7 +103,7 @@ def runner_up(
     operands, results, compute = ends.operands(pricing), ends.results(pricing), pricing.compute(rule, 1)
     best: Choice | None = None
     least = inf
-    for passed in dict.fromkeys((taken, ((),) * len(taken))):
+    for passed in dict.fromkeys((partial_axes, ((),) * len(partial_axes))):
         choices = _considered(pricing.op(rule, passed if any(passed) else ()), splits)
         if others := Choices(entry for entry in choices if not _is_same(entry[2], chosen)):
             choice, own, arrive = ranked(others, compute, results, operands)

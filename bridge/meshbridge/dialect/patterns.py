@@ -25,7 +25,7 @@ def matches(pattern: str, path: str) -> bool:
 
 
 _VALUE = ".value"
-"""What flax.nnx puts behind the path of each variable."""
+"""The end of the path of each variable of flax.nnx."""
 
 
 def _matches_keys(pattern: str, path: str) -> bool:

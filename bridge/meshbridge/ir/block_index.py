@@ -73,19 +73,19 @@ class BlockIndex:
             for result in results:
                 self.makers[result] = number
             for value in read:
-                known = readers.get(value)
-                if known is None:
+                of_value = readers.get(value)
+                if of_value is None:
                     readers[value] = [number]
-                elif known[-1] != number:
-                    known.append(number)
+                elif of_value[-1] != number:
+                    of_value.append(number)
 
     @staticmethod
     def of(block: ir.Block, analyses: Analyses) -> BlockIndex:
         """The index of a block of the module that these analyses are of."""
-        known: _Indexes = analyses.setdefault(_Indexes, _Indexes())
-        if block not in known.by_block:
-            known.by_block[block] = BlockIndex(block, known.values)
-        return known.by_block[block]
+        indexes: _Indexes = analyses.setdefault(_Indexes, _Indexes())
+        if block not in indexes.by_block:
+            indexes.by_block[block] = BlockIndex(block, indexes.values)
+        return indexes.by_block[block]
 
     def maker(self, value: int) -> BlockOp | None:
         """The operation of this block that computes a value."""

@@ -118,8 +118,9 @@ def _is_floating(value: ir.Value) -> bool:
 
 
 def cheapest_cut(work: Sequence[float], crossing: Sequence[float], chunks: int) -> list[int]:
-    """The numbers of ops at which each chunk but the first begins: of the cuts whose largest chunk has at most SLACK times the
-    work of that of the most even cut, one across which the fewest bytes pass. `crossing` are the bytes that pass after each op.
+    """The numbers of ops at which each chunk but the first begins. The largest chunk has at most SLACK times the work of the
+    largest chunk of the most even cut; among such cuts, the fewest bytes pass between the chunks of this one. `crossing` are the
+    bytes that pass after each op.
     """
     done = np.concatenate(([0.0], np.cumsum(work)))
     limit = SLACK * _most_even(done, chunks)

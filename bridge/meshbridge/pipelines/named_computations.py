@@ -3,7 +3,7 @@
     %1 = mpmd.named_computation<"b"> (%0, %w) (%x: …, %k: …) {…}           %0 comes from another stage, %w is an argument
     %3 = mpmd.named_computation<"a"(1)> (%2, %v) (%g: …, %k: …) {…}        backward; %2 comes from the backward pass of "b"
 
-becomes the bodies, which read `%0` behind the boundary of "b", passed forward, and `%2` behind that of "b", passed backward.
+becomes both bodies: the first reads `%0` after the forward boundary of "b", the second `%2` after its backward boundary.
 Other operations of the dialect, which say on which meshes fragments run, are refused.
 """
 

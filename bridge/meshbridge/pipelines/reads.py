@@ -92,7 +92,7 @@ class Reads:
         return op.parent is not None and op.parent.operation.name == WHILE
 
     def _reshards(self, op: ir.Operation) -> bool:
-        """Whether a use is sharded otherwise than the definition."""
+        """Whether the sharding of a use differs from that of the definition."""
         value, sharding = op.operands
         defined = self.shardings.get(value)
         return defined is not None and dict(op_of(defined).attributes) != dict(op_of(sharding).attributes)

@@ -60,21 +60,21 @@ class ChunkedOps:
         "The number of an operation's signature, by its first result."
         self._known: dict[tuple[object, ...], ChunkedOp | None] = {}
 
-    def chunked(self, made: BlockOp, value: int, axis: ChunkAxis) -> ChunkedOp | None:
+    def chunked(self, block_op: BlockOp, value: int, axis: ChunkAxis) -> ChunkedOp | None:
         """How an operation works on chunks of its operand or result `value`; None if it cannot."""
-        if not made.results:
+        if not block_op.results:
             return None
-        key: tuple[object, ...] = (self._kind(made), (*made.operands, *made.results).index(value), axis)
-        if made.name == REDUCE:
-            key = (*key, made.operands[1])  # what the sum starts from
+        key: tuple[object, ...] = (self._kind(block_op), (*block_op.operands, *block_op.results).index(value), axis)
+        if block_op.name == REDUCE:
+            key = (*key, block_op.operands[1])  # what the sum starts from
         if key not in self._known:
-            self._known[key] = chunk_op(self._interface, made.op, self._values.all[value], axis, self.pieces)
+            self._known[key] = chunk_op(self._interface, block_op.op, self._values.all[value], axis, self.pieces)
         return self._known[key]
 
-    def _kind(self, made: BlockOp) -> int:
-        kind = self._kind_of.get(made.results[0])
+    def _kind(self, block_op: BlockOp) -> int:
+        kind = self._kind_of.get(block_op.results[0])
         if kind is None:
-            kind = self._kind_of[made.results[0]] = self._kinds.setdefault(signature(made.op), len(self._kinds))
+            kind = self._kind_of[block_op.results[0]] = self._kinds.setdefault(signature(block_op.op), len(self._kinds))
         return kind
 
 

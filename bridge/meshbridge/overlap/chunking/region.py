@@ -141,19 +141,19 @@ class Segments:
 
     def openings(self) -> Iterator[int]:
         """The numbers of the collectives at which segments can start."""
-        return (number for number, made in enumerate(self.index.operations) if made.name in OPENING)
+        return (number for number, block_op in enumerate(self.index.operations) if block_op.name in OPENING)
 
     def of(self, number: int, least: int) -> Iterator[Segment]:
         """The segments from the collective of that number on, one per dimension; chunks of the two minor dimensions have at least
         `least` elements."""
-        made = self.index.operations[number]
-        value, shape = made.operands[0], shape_of(self.values.all[made.operands[0]])
+        block_op = self.index.operations[number]
+        value, shape = block_op.operands[0], shape_of(self.values.all[block_op.operands[0]])
         if is_divided(self.values.all[value]):
             return
         for dim, size in enumerate(shape):
             if size % self.pieces or size < self.pieces or (dim >= len(shape) - 2 and size // self.pieces < least):
                 continue
-            carried = self.chunking.chunked(made, value, ChunkAxis(dim))
+            carried = self.chunking.chunked(block_op, value, ChunkAxis(dim))
             if carried is not None and not carried.summed and (segment := self._segment({number: carried})) is not None:
                 yield segment
 
@@ -216,21 +216,21 @@ class _SegmentGrowth:
         is_free, is_reached = number not in self.depending, number in self.reached
         if not is_reached and is_free and number not in self.beginnings:
             return
-        made = self.index.operations[number]
+        block_op = self.index.operations[number]
         carried = None
         if is_free:
-            carried = self._carry(made) if is_reached else self.beginnings[number]
+            carried = self._carry(block_op) if is_reached else self.beginnings[number]
         if carried is not None:
-            self._take_in(number, made, carried)
+            self._take_in(number, block_op, carried)
         else:
-            for result in made.results:
+            for result in block_op.results:
                 self.depending.update(self.index.readers_of(result))
 
-    def _take_in(self, number: int, made: BlockOp, carried: ChunkedOp) -> None:
+    def _take_in(self, number: int, block_op: BlockOp, carried: ChunkedOp) -> None:
         self.carried[number] = carried
-        closes = made.name in _CLOSING and number not in self.beginnings and not self._is_small(made)
-        self.closed |= closes and _axes(made.op) in self._axes
-        for result, axis in zip(made.results, carried.results, strict=True):
+        closes = block_op.name in _CLOSING and number not in self.beginnings and not self._is_small(block_op)
+        self.closed |= closes and _axes(block_op.op) in self._axes
+        for result, axis in zip(block_op.results, carried.results, strict=True):
             reading = self.index.readers_of(result)
             if axis is None or closes:
                 self.depending.update(reading)
@@ -245,17 +245,17 @@ class _SegmentGrowth:
             number not in self.carried for number in self.index.readers_of(value)
         )
 
-    def _carry(self, made: BlockOp) -> ChunkedOp | None:
+    def _carry(self, block_op: BlockOp) -> ChunkedOp | None:
         """How an operation works on chunks of its operands; None if the axis ends there."""
-        if made.name == AllGatherOp.OPERATION_NAME and not self._is_small(made):
+        if block_op.name == AllGatherOp.OPERATION_NAME and not self._is_small(block_op):
             return None
-        known = next((value for value in made.operands if value in self.chunk_axes), None)
+        known = next((value for value in block_op.operands if value in self.chunk_axes), None)
         if known is None:
             return None  # an inner operation reads the chunked value
-        carried = self.of.chunking.chunked(made, known, self.chunk_axes[known])
+        carried = self.of.chunking.chunked(block_op, known, self.chunk_axes[known])
         if carried is None:
             return None
-        needed = list(zip(made.operands, carried.operands, strict=True))
+        needed = list(zip(block_op.operands, carried.operands, strict=True))
         if any(value in self.chunk_axes and self.chunk_axes[value] != axis for value, axis in needed):
             return None
         for value, axis in needed:
@@ -263,11 +263,11 @@ class _SegmentGrowth:
                 raise _MissingBeginnings(missing)
         return carried
 
-    def _is_small(self, made: BlockOp) -> bool:
-        return _SMALL * self._bytes(made) <= self._least
+    def _is_small(self, block_op: BlockOp) -> bool:
+        return _SMALL * self._bytes(block_op) <= self._least
 
-    def _bytes(self, made: BlockOp) -> float:
-        return max(map(self.of.values.tensor_bytes, (*made.operands, *made.results)))
+    def _bytes(self, block_op: BlockOp) -> float:
+        return max(map(self.of.values.tensor_bytes, (*block_op.operands, *block_op.results)))
 
     def _beginnings(self, value: int, axis: ChunkAxis) -> Beginnings:
         """Further initial collectives from which `value` is computed along the axis."""
@@ -289,16 +289,16 @@ class _SegmentGrowth:
             visited.add(value)
             if len(visited) > _TRACED:
                 return {}
-            made = self.index.operations[number]
-            carried = self.of.chunking.chunked(made, value, axis)
+            block_op = self.index.operations[number]
+            carried = self.of.chunking.chunked(block_op, value, axis)
             if carried is None:
                 continue
-            if made.name in OPENING | _CLOSING and not self._is_small(made):
-                if made.name in OPENING and not is_divided(self.of.values.all[made.operands[0]]):
+            if block_op.name in OPENING | _CLOSING and not self._is_small(block_op):
+                if block_op.name in OPENING and not is_divided(self.of.values.all[block_op.operands[0]]):
                     opened[number] = carried
                 continue
             worklist += [
-                (operand, along) for operand, along in zip(made.operands, carried.operands, strict=True) if along is not None
+                (operand, along) for operand, along in zip(block_op.operands, carried.operands, strict=True) if along is not None
             ]
         return opened
 

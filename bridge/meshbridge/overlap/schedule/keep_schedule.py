@@ -126,14 +126,14 @@ class _ScheduledBlock:
         self._is_body = block.owner.operation.name == "stablehlo.while"
         self.operations = self.index.operations
         self._sources = [
-            list(dict.fromkeys([self.index.makers[value] for value in made.read if value in self.index.makers]))
-            for made in self.operations
+            list(dict.fromkeys([self.index.makers[value] for value in block_op.read if value in self.index.makers]))
+            for block_op in self.operations
         ]
         "The numbers of the operations of the block that compute the operands of each."
         self.runs = {
             number: run
-            for number, made in enumerate(self.operations)
-            if made.name != BARRIER and (run := step.runs.get(made.op)) is not None
+            for number, block_op in enumerate(self.operations)
+            if block_op.name != BARRIER and (run := step.runs.get(block_op.op)) is not None
         }
         self._computing = [
             number for number in self.runs if self._op(number) not in step.times and self._name(number) not in REGION_OPS
@@ -173,7 +173,7 @@ class _ScheduledBlock:
 
     @cached_property
     def _numbers(self) -> dict[ir.Operation, int]:
-        return {made.op: number for number, made in enumerate(self.operations)}
+        return {block_op.op: number for number, block_op in enumerate(self.operations)}
 
     def tie(self) -> int:
         """Inserts the barriers, and returns their number."""
@@ -287,13 +287,13 @@ class _ScheduledBlock:
         large = {number: self._bits[number] for number in self.large}
         arranged: dict[int, int] = {}
         "The bits of the large collectives whose results a value contains."
-        for number, made in enumerate(self.operations):
+        for number, block_op in enumerate(self.operations):
             if number in large:
-                arranged[made.results[0]] = large[number]
-            elif made.name == BARRIER:
-                arranged.update(zip(made.results, (arranged.get(value, 0) for value in made.operands), strict=True))
-            elif made.name in _FUSED:
-                arranged.update(dict.fromkeys(made.results, _union(arranged.get(value, 0) for value in made.operands)))
+                arranged[block_op.results[0]] = large[number]
+            elif block_op.name == BARRIER:
+                arranged.update(zip(block_op.results, (arranged.get(value, 0) for value in block_op.operands), strict=True))
+            elif block_op.name in _FUSED:
+                arranged.update(dict.fromkeys(block_op.results, _union(arranged.get(value, 0) for value in block_op.operands)))
         gathers = _union(large[number] for number in self._early_gathers())
         exchanged = _union(large[number] for number in exchanges)
         for product in sorted(self._products, key=self._start):
@@ -397,12 +397,12 @@ class _ScheduledBlock:
         while True:
             known = len(carried)
             for number in range(last, -1, -1):
-                made = self.operations[number]
+                block_op = self.operations[number]
                 values: Iterable[int] = ()
                 if self._is_body and number == last:
-                    values = [made.operands[place] for place in carried]
-                elif number in awaited or _is_product(made.name):
-                    values = made.read
+                    values = [block_op.operands[place] for place in carried]
+                elif number in awaited or _is_product(block_op.name):
+                    values = block_op.read
                 for value in values:
                     if (maker := self.index.makers.get(value)) is not None:
                         awaited.add(maker)
@@ -414,12 +414,12 @@ class _ScheduledBlock:
     def _computed_from_products(self) -> set[int]:
         """The values computed from results of products; a barrier passes each operand on, as a checkpoint passes a parameter."""
         computed: set[int] = set()
-        for made in self.operations:
-            if made.name == BARRIER:
-                passed = zip(made.results, made.operands, strict=True)
+        for block_op in self.operations:
+            if block_op.name == BARRIER:
+                passed = zip(block_op.results, block_op.operands, strict=True)
                 computed.update(result for result, operand in passed if operand in computed)
-            elif _is_product(made.name) or not computed.isdisjoint(made.read):
-                computed.update(made.results)
+            elif _is_product(block_op.name) or not computed.isdisjoint(block_op.read):
+                computed.update(block_op.results)
         return computed
 
     def _late(self, number: int) -> bool:
@@ -444,7 +444,7 @@ def _span(run: OpRun) -> tuple[float, float]:
 def _sort(block: ir.Block) -> None:
     """Moves operations after their operands, and no further up than necessary."""
     index = BlockIndex(block)
-    *operations, _ = [made.op for made in index.operations]
+    *operations, _ = [block_op.op for block_op in index.operations]
     waiting = set(range(len(operations)))
     order: list[int] = []
     for root in range(len(operations)):
