@@ -172,6 +172,7 @@ class Fusion:
         if value in self._ends:
             return False
         operations = self.index.operations
+        # A slice behind a reshape counts as read in place, by collectives too: the copy that some compilers make is not priced.
         readers = self.index.readers_of(value) if name in _WITHIN else self._readers_through_views(value)
         reading = self._reading_slices if name in _WITHIN else self._reading
         if not readers or len(read) > _OPERANDS or any(operations[reader].name not in reading for reader in readers):

@@ -126,6 +126,9 @@ _COMPOSED_OPS = {
 """Composites that stand for an op, and the op's attributes. The op is partitioned better than its decomposition: that of a ragged
 product has a product for each group, and XLA cannot even compile that of a scan."""
 
+_ATTRIBUTES: dict[str, Callable[[dict[str, ir.Attribute]], dict[str, ir.Attribute]]] = {RAGGED_DOT: ragged_dot_attributes}
+"""The attributes of an op, from those of a composite that stands for it, if they differ."""
+
 
 def _is_op(call: ir.Operation) -> bool:
     if call.name != COMPOSITE:
@@ -145,8 +148,8 @@ def _as_op(call: ir.Operation) -> None:
     with ir.InsertionPoint(call), call.location:
         name = ir.StringAttr(call.attributes["name"]).value
         kinds, regions = [result.type for result in call.results], list(call.regions)
-        settings = ragged_dot_attributes(_settings(call)) if name == RAGGED_DOT else _settings(call)
-        op = ir.Operation.create(name, kinds, list(call.operands), settings, regions=len(regions))
+        attributes = _ATTRIBUTES.get(name, dict)(_settings(call))
+        op = ir.Operation.create(name, kinds, list(call.operands), attributes, regions=len(regions))
         for region, new_region in zip(regions, op.regions, strict=True):
             region.blocks[0].append_to(new_region)
     for composite_result, op_result in zip(call.results, op.results, strict=True):

@@ -63,11 +63,12 @@ def ragged_dot(op: ir.Operation) -> ShardingRule:
 @spmd_lowering(RAGGED_DOT)
 def local_ragged_dot(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """A device that has a part of the ragged dimension counts the elements of each group in it."""
-    (dim,) = _numbers(op)["lhs_ragged_dimensions"]
+    numbers = _numbers(op)
+    (dim,) = numbers["lhs_ragged_dimensions"]
     axes = tensor_split(rule.operands[0], option)[dim]
     if axes:
         length, size = shape_of(op.operands[0])[dim], at.global_shape(op.operands[0])[dim]
-        contracted = dict(zip(*(_numbers(op)[f"{side}_contracting_dimensions"] for side in ("lhs", "rhs")), strict=True))
+        contracted = dict(zip(*(numbers[f"{side}_contracting_dimensions"] for side in ("lhs", "rhs")), strict=True))
         if dim in contracted and length * at.mesh.group_size(axes) > size:
             for number, own in enumerate((dim, contracted[dim])):
                 op.operands[number] = mask_padding(op.operands[number], own, size, axes, "sum", at)
