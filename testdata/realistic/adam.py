@@ -29,7 +29,7 @@ def adam_zero1(devices: int, *, annotated: bool, layers: int = LAYERS, size: gpt
     moments = jax.tree.map(_moment, weights)
     squares = jax.tree.map(lambda moment: replace(moment, scale=1e-6, centre=1e-5), moments)
     by_moment = common.specs(moments)
-    batch = gpt.tokens(axes, size)
+    batch = common.batch_of(axes, size)
     return Program(
         name="adam_zero1",
         axes=axes,

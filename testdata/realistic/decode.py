@@ -11,7 +11,8 @@ from jax.sharding import PartitionSpec as P
 
 from testdata.program import Argument, Program, Tree
 from testdata.realistic import layers as common
-from testdata.realistic.layers import Pins, pinned, scale, weight
+from testdata.realistic.layers import Pins, pinned
+from testdata.realistic.llama import layer_parameters
 from testdata.scaled import normalise
 
 CACHES = {"heads": P("data", None, "model", None), "sequence": P("data", "model", None, None)}
@@ -42,22 +43,10 @@ def decode(cached_by: str, devices: int, *, annotated: bool, size: Size = SIZE) 
     """The activation of the token at a position, and the caches with that token in them; batch along "data"."""
     axes = common.grid(devices, 4)
     rows = size.sequences * dict(axes)["data"]
-    into, out_of, width = P(None, "model"), P("model", None), size.width
-    inner = size.key_heads * size.head
-    layer = {
-        "attention_scale": scale(width),
-        "query": weight(width, width, spec=into),
-        "key": weight(width, inner, spec=into),
-        "value": weight(width, inner, spec=into),
-        "attention_out": weight(width, width, spec=out_of),
-        "mlp_scale": scale(width),
-        "gate": weight(width, size.hidden, spec=into),
-        "up": weight(width, size.hidden, spec=into),
-        "down": weight(size.hidden, width, spec=out_of),
-    }
+    layer = layer_parameters(common.STYLES["dp_tp"], size)
     cache = Argument((rows, size.cached, size.key_heads, size.head), CACHES[cached_by], element="bfloat16")
     caches = [{"key": cache, "value": cache}] * size.layers
-    token = Argument((rows, width), P("data", None), element="bfloat16")
+    token = Argument((rows, size.width), P("data", None), element="bfloat16")
     pins = {
         "residual": P("data", None),
         "hidden": P("data", "model"),

@@ -54,13 +54,15 @@ def dit(devices: int, *, annotated: bool, size: Size = SIZE) -> Program:
     image = Argument((rows, size.side, size.side, size.channels), P("data", None, None, None), element="bfloat16")
     times = Argument((rows,), P("data"), 0.1, centre=0.5)
     labels = Argument((rows,), P("data"), below=size.classes)
-    return Program(
-        name="dit_scan",
-        axes=(("data", devices),),
-        function=partial(common.descended, partial(_loss, size=size, pins=PINS if annotated else {})),
-        arguments=(weights, image, image, times, labels),
-        out_specs=(P(), common.specs(weights)),
-        donated=(0,),
+    return common.training_step(
+        "dit_scan",
+        (("data", devices),),
+        partial(_loss, size=size, pins=PINS if annotated else {}),
+        weights,
+        image,
+        image,
+        times,
+        labels,
     )
 
 

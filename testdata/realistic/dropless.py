@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from testdata.program import Argument, Program, Tree
+from testdata.program import Program, Tree
 from testdata.realistic import layers as common
 from testdata.realistic.layers import LENGTH, Pins, Style, pinned, scale, weight
 from testdata.scaled import normalise, rotated
@@ -40,16 +40,9 @@ def dropless(style: str, devices: int, *, annotated: bool, size: Size = SIZE) ->
     chosen = common.STYLES[style]
     axes = common.grid(devices, chosen.model)
     weights = _parameters(chosen, size)
-    batch = Argument((size.sequences * dict(axes)["data"], size.length), P("data", None), below=size.vocabulary)
+    batch = common.batch_of(axes, size)
     pins = {**chosen.pins, "sorted": P("data", None), "sorted_hidden": P("data", "model")} if annotated else {}
-    return Program(
-        name=f"dropless_{style}",
-        axes=axes,
-        function=partial(common.descended, partial(_loss, size=size, pins=pins)),
-        arguments=(weights, batch, batch),
-        out_specs=(P(), common.specs(weights)),
-        donated=(0,),
-    )
+    return common.training_step(f"dropless_{style}", axes, partial(_loss, size=size, pins=pins), weights, batch, batch)
 
 
 def _parameters(style: Style, size: Size) -> Tree:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from testdata.program import Argument, Program, Tree
+from testdata.program import Program, Tree
 from testdata.realistic import layers as common
 from testdata.realistic.layers import LENGTH, Pins, Style, pinned, scale, weight
 
@@ -33,20 +33,15 @@ def gpt(style: str, devices: int, *, layers: int, scan: bool, annotated: bool, s
     chosen = common.STYLES[style]
     axes = common.grid(devices, chosen.model)
     weights = parameters(chosen, layers, scan=scan, size=size)
-    batch = tokens(axes, size)
-    return Program(
-        name=f"gpt{layers}_{'scan_' if scan else ''}{style}",
-        axes=axes,
-        function=partial(common.descended, partial(loss, pins=chosen.pins if annotated else {})),
-        arguments=(weights, batch, batch),
-        out_specs=(P(), common.specs(weights)),
-        donated=(0,),
+    batch = common.batch_of(axes, size)
+    return common.training_step(
+        f"gpt{layers}_{'scan_' if scan else ''}{style}",
+        axes,
+        partial(loss, pins=chosen.pins if annotated else {}),
+        weights,
+        batch,
+        batch,
     )
-
-
-def tokens(axes: common.Axes, size: Size = SIZE) -> Argument:
-    """A batch, sharded along "data"."""
-    return Argument((size.sequences * dict(axes)["data"], size.length), P("data", None), below=size.vocabulary)
 
 
 def parameters(style: Style, layers: int, *, scan: bool, size: Size = SIZE) -> Tree:

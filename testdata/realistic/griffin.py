@@ -44,15 +44,10 @@ def griffin(style: str, devices: int, *, annotated: bool, size: Size = SIZE) -> 
     chosen = common.STYLES[style]
     axes = common.grid(devices, chosen.model)
     weights = _parameters(chosen, size)
-    batch = Argument((size.sequences * dict(axes)["data"], size.length), P("data", None), below=size.vocabulary)
+    batch = common.batch_of(axes, size)
     pins = {**chosen.pins, "shared": P("data", None, None, None)} if annotated else {}
-    return Program(
-        name=f"griffin{3 * size.triples}_scan_{style}",
-        axes=axes,
-        function=partial(common.descended, partial(_loss, size=size, pins=pins)),
-        arguments=(weights, batch, batch),
-        out_specs=(P(), common.specs(weights)),
-        donated=(0,),
+    return common.training_step(
+        f"griffin{3 * size.triples}_scan_{style}", axes, partial(_loss, size=size, pins=pins), weights, batch, batch
     )
 
 

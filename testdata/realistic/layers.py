@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from testdata.program import Argument, Tree
+from testdata.program import Argument, Program, Tree
 
 RATE = 1e-3
 WEIGHT_SCALE = 0.02
@@ -22,6 +24,17 @@ Pins = Mapping[str, P]
 """What the constraints on activations say, by the name of the activation. Empty: only inputs and parameters are annotated."""
 
 Axes = tuple[tuple[str, int], ...]
+
+
+class BatchSizes(Protocol):
+    """Sizes of a batch of tokens; `sequences` are those of each row of the mesh."""
+
+    @property
+    def sequences(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def vocabulary(self) -> int: ...
 
 
 def pinned(x: jax.Array, name: str, pins: Pins) -> jax.Array:
@@ -146,6 +159,17 @@ def descended(loss: Callable[..., jax.Array], parameters: Tree, *batch: jax.Arra
     """The loss before a step of plain gradient descent, and the parameters after it."""
     value, gradients = jax.value_and_grad(loss)(parameters, *batch)
     return value, jax.tree.map(lambda p, g: p - jnp.asarray(RATE, p.dtype) * g, parameters, gradients)
+
+
+def training_step(name: str, axes: Axes, loss: Callable[..., jax.Array], weights: Tree, *batch: Argument) -> Program:
+    """A step of plain gradient descent by `loss(parameters, *batch)`, which donates the parameters."""
+    function = partial(descended, loss)
+    return Program(name, axes, function, (weights, *batch), out_specs=(P(), specs(weights)), donated=(0,))
+
+
+def batch_of(axes: Axes, size: BatchSizes) -> Argument:
+    """The tokens of a batch, sharded along "data"."""
+    return Argument((size.sequences * dict(axes)["data"], size.length), P("data", None), below=size.vocabulary)
 
 
 def specs(arguments: Tree) -> Tree:

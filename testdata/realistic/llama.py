@@ -4,6 +4,7 @@ layer."""
 from __future__ import annotations
 
 from functools import partial
+from typing import Protocol
 
 import jax
 from jax.sharding import PartitionSpec as P
@@ -19,6 +20,19 @@ SMALL = Sizes(width=2048, hidden=5504, vocabulary=32000, heads=16, key_heads=8)
 
 TOKENS = 2 * LENGTH
 """Tokens of each device."""
+
+
+class LayerSizes(Protocol):
+    """Sizes of a layer; keys and values have `key_heads`."""
+
+    @property
+    def width(self) -> int: ...
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def key_heads(self) -> int: ...
 
 
 def llama(
@@ -37,13 +51,13 @@ def llama(
     chosen = common.STYLES[style]
     weights = _parameters(chosen, layers, size, scan=scan)
     batch = Argument((devices * tokens // length, length), P("data", None), below=size.vocabulary)
-    return Program(
-        name=f"llama{layers}_{'scan_' if scan else ''}{style}",
-        axes=common.grid(devices, chosen.model),
-        function=partial(common.descended, partial(loss, size=size, pins=chosen.pins if annotated else {})),
-        arguments=(weights, batch, batch),
-        out_specs=(P(), common.specs(weights)),
-        donated=(0,),
+    return common.training_step(
+        f"llama{layers}_{'scan_' if scan else ''}{style}",
+        common.grid(devices, chosen.model),
+        partial(loss, size=size, pins=chosen.pins if annotated else {}),
+        weights,
+        batch,
+        batch,
     )
 
 
@@ -56,7 +70,7 @@ def _parameters(style: Style, layers: int, size: Sizes, *, scan: bool) -> Tree:
     }
 
 
-def layer_parameters(style: Style, size: Sizes) -> Tree:
+def layer_parameters(style: Style, size: LayerSizes) -> Tree:
     """Those of one layer."""
     into, out_of, width = style.into, style.out_of, size.width
     inner = width // size.heads * size.key_heads

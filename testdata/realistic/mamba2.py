@@ -47,14 +47,14 @@ def mamba2(style: str, devices: int, *, annotated: bool, size: Size = SIZE) -> P
     chosen = common.STYLES[style]
     axes = common.grid(devices, chosen.model)
     weights = _parameters(chosen, size)
-    batch = Argument((size.sequences * dict(axes)["data"], size.length), P("data", None), below=size.vocabulary)
-    return Program(
-        name=f"mamba{size.layers}_scan_{style}",
-        axes=axes,
-        function=partial(common.descended, partial(_loss, size=size, pins=chosen.pins if annotated else {})),
-        arguments=(weights, batch, batch),
-        out_specs=(P(), common.specs(weights)),
-        donated=(0,),
+    batch = common.batch_of(axes, size)
+    return common.training_step(
+        f"mamba{size.layers}_scan_{style}",
+        axes,
+        partial(_loss, size=size, pins=chosen.pins if annotated else {}),
+        weights,
+        batch,
+        batch,
     )
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from testdata.moe import combine_weights
-from testdata.program import Argument, Program, Tree
+from testdata.program import Program, Tree
 from testdata.realistic import layers as common
 from testdata.realistic.layers import LENGTH, Pins, Style, pinned, scale, weight
 from testdata.scaled import normalise, rotated
@@ -50,16 +50,9 @@ def mla(style: str, devices: int, *, annotated: bool, size: Size = SIZE) -> Prog
     chosen = common.STYLES[style]
     axes = common.grid(devices, chosen.model)
     weights = _parameters(chosen, size)
-    batch = Argument((size.sequences * dict(axes)["data"], size.length), P("data", None), below=size.vocabulary)
+    batch = common.batch_of(axes, size)
     pins = {**chosen.pins, "latent": P("data", None, None), "experts": P("model", "data", None, None)} if annotated else {}
-    return Program(
-        name=f"mla_{style}",
-        axes=axes,
-        function=partial(common.descended, partial(_loss, size=size, pins=pins)),
-        arguments=(weights, batch, batch),
-        out_specs=(P(), common.specs(weights)),
-        donated=(0,),
-    )
+    return common.training_step(f"mla_{style}", axes, partial(_loss, size=size, pins=pins), weights, batch, batch)
 
 
 def _parameters(style: Style, size: Size) -> Tree:

@@ -46,13 +46,8 @@ def mixture(devices: int, *, annotated: bool, size: Size = SIZE) -> Program:
     """value_and_grad and gradient descent; as many experts as devices."""
     weights = _parameters(devices, size)
     batch = Argument((size.sequences * devices, size.length), P("x", None), below=size.vocabulary)
-    return Program(
-        name="moe_lm",
-        axes=(("x", devices),),
-        function=partial(common.descended, partial(_loss, size=size, pins=PINS if annotated else {})),
-        arguments=(weights, batch, batch),
-        out_specs=(P(), common.specs(weights)),
-        donated=(0,),
+    return common.training_step(
+        "moe_lm", (("x", devices),), partial(_loss, size=size, pins=PINS if annotated else {}), weights, batch, batch
     )
 
 

@@ -16,7 +16,8 @@ from jax.sharding import PartitionSpec as P
 
 from testdata.program import Argument, Program, Tree
 from testdata.realistic import layers as common
-from testdata.realistic.layers import LENGTH, Pins, pinned, scale, weight
+from testdata.realistic.layers import LENGTH, Pins, pinned
+from testdata.realistic.llama import layer_parameters
 from testdata.scaled import normalise
 
 PINS = {"residual": P(), "hidden": P(None, None, "model"), "heads": P(None, None, "model", None)}
@@ -83,30 +84,16 @@ def _program(
     x = Argument((replicas, rows, tokens, size.width), P("data", None, None, None), element="bfloat16")
     table = Argument((replicas, rows, size.context), P("data", None, None), below=pages, distinct=True)
     before = Argument((replicas, rows), P("data", None), below=earlier)
+    layer = layer_parameters(common.STYLES["dp_tp"], size)
     step = partial(_step, write=write, unit=unit, size=size, pins=PINS if annotated else {})
     return Program(
         name=name,
         axes=axes,
         function=jax.vmap(step, in_axes=(None, 0, 0, 0, 0), spmd_axis_name="data"),
-        arguments=([_layer(size)] * size.layers, pools, x, table, before),
+        arguments=([layer] * size.layers, pools, x, table, before),
         out_specs=(x.spec, common.specs(pools)),
         donated=(1,),
     )
-
-
-def _layer(size: Size) -> Tree:
-    into, out_of, inner = P(None, "model"), P("model", None), size.key_heads * size.head
-    return {
-        "attention_scale": scale(size.width),
-        "query": weight(size.width, size.width, spec=into),
-        "key": weight(size.width, inner, spec=into),
-        "value": weight(size.width, inner, spec=into),
-        "attention_out": weight(size.width, size.width, spec=out_of),
-        "mlp_scale": scale(size.width),
-        "gate": weight(size.width, size.hidden, spec=into),
-        "up": weight(size.width, size.hidden, spec=into),
-        "down": weight(size.hidden, size.width, spec=out_of),
-    }
 
 
 def _step(

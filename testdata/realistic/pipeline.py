@@ -52,13 +52,13 @@ def pipeline(devices: int, *, annotated: bool, size: Size = SIZE) -> Program:
     weights = _parameters(size)
     shape = (size.microbatches, size.sequences * replicas, size.length)
     batch = Argument(shape, P(None, "data", None), below=size.model.vocabulary)
-    return Program(
-        name="pipeline_llama",
-        axes=(("stage", size.stages), ("data", replicas)),
-        function=partial(common.descended, partial(_loss, size=size, pins=PINS if annotated else {})),
-        arguments=(weights, batch, batch),
-        out_specs=(P(), common.specs(weights)),
-        donated=(0,),
+    return common.training_step(
+        "pipeline_llama",
+        (("stage", size.stages), ("data", replicas)),
+        partial(_loss, size=size, pins=PINS if annotated else {}),
+        weights,
+        batch,
+        batch,
     )
 
 

@@ -48,14 +48,7 @@ def t5(style: str, devices: int, *, annotated: bool, size: Size = SIZE) -> Progr
     pins = {**chosen.pins, "bias": P("model", None, None)} if annotated else {}
     rows = size.sequences * dict(axes)["data"]
     inputs, targets = (Argument((rows, n), P("data", None), below=size.vocabulary) for n in (size.inputs, size.targets))
-    return Program(
-        name=f"t5_scan_{style}",
-        axes=axes,
-        function=partial(common.descended, partial(_loss, size=size, pins=pins)),
-        arguments=(weights, inputs, targets),
-        out_specs=(P(), common.specs(weights)),
-        donated=(0,),
-    )
+    return common.training_step(f"t5_scan_{style}", axes, partial(_loss, size=size, pins=pins), weights, inputs, targets)
 
 
 def _parameters(style: Style, size: Size) -> Tree:

@@ -23,13 +23,8 @@ def unet(devices: int, *, annotated: bool) -> Program:
     weights = _parameters()
     image = Argument((IMAGES * devices, SIDE, SIDE, LATENT), P("data", None, None, None), element="bfloat16")
     times = Argument((IMAGES * devices,), P("data"), element="bfloat16")
-    return Program(
-        name="unet",
-        axes=(("data", devices),),
-        function=partial(common.descended, partial(_loss, pins=PINS if annotated else {})),
-        arguments=(weights, image, times, image),
-        out_specs=(P(), common.specs(weights)),
-        donated=(0,),
+    return common.training_step(
+        "unet", (("data", devices),), partial(_loss, pins=PINS if annotated else {}), weights, image, times, image
     )
 
 

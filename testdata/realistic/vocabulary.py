@@ -23,14 +23,7 @@ def vocabulary_loss(devices: int, *, annotated: bool) -> Program:
         "output": weight(WIDTH, VOCABULARY, spec=P(None, "model")),
     }
     batch = Argument((SEQUENCES * dict(axes)["data"], LENGTH), P("data", None), below=VOCABULARY)
-    return Program(
-        name="vocab_loss",
-        axes=axes,
-        function=partial(common.descended, partial(_loss, pins=PINS if annotated else {})),
-        arguments=(weights, batch, batch),
-        out_specs=(P(), common.specs(weights)),
-        donated=(0,),
-    )
+    return common.training_step("vocab_loss", axes, partial(_loss, pins=PINS if annotated else {}), weights, batch, batch)
 
 
 def _loss(parameters: Tree, tokens: jax.Array, targets: jax.Array, *, pins: Pins) -> jax.Array:
