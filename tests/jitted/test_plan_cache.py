@@ -209,6 +209,25 @@ def test_processes_write_at_once(folder: Path) -> None:
     assert all(path.suffix == ".plan" for path in folder.iterdir())
 
 
+def test_an_entry_is_deleted_while_it_is_written_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process deletes it as soon as this one has asked what it is."""
+    plan = mlir.parse(partitioned(), "plan.mlir", mlir.context())
+    (entry,) = folder.iterdir()
+    ask = Path.stat
+
+    def delete(path: Path, **options: bool) -> os.stat_result:
+        answer = ask(path, **options)
+        if path == entry:
+            path.unlink()
+        return answer
+
+    with monkeypatch.context() as patch, warnings.catch_warnings():
+        patch.setattr(Path, "stat", delete)
+        warnings.simplefilter("error")
+        plan_cache._store(entry, plan)
+    assert partitioned() == str(plan)
+
+
 def test_a_folder_that_cannot_be_written_to(mesh: Mesh, folder: Path) -> None:
     folder.write_text("a file")
     with pytest.warns(CacheWarning, match="warning: the plan cannot be kept"):

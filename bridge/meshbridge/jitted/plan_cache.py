@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import stat
 import warnings
 from collections.abc import Iterator
 from functools import cache
@@ -91,7 +90,7 @@ def _folders() -> Iterator[Path]:
 def _load(entry: Path, ctx: ir.Context) -> ir.Module | None:
     """The module of an entry; None where there is none, or one that is not its own, of which it warns."""
     try:
-        data = entry.read_bytes() if _is_file(entry) else b""
+        data = b"" if files.is_special(entry) else entry.read_bytes()  # to read a pipe may take forever
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -109,7 +108,7 @@ def _store(entry: Path, module: ir.Module) -> None:
     data = mlir.to_bytecode(module)
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
-        if entry.exists() and not _is_file(entry):
+        if files.is_special(entry):
             raise MeshError("no file of ours has this name")
         files.write_bytes(str(entry), _seal(entry, data) + data)
     except (OSError, MeshError) as error:
@@ -119,11 +118,6 @@ def _store(entry: Path, module: ir.Module) -> None:
 def _seal(entry: Path, content: bytes) -> bytes:
     """What an entry begins with: it binds the content to the name, which says what it is the plan of."""
     return _DIGEST(entry.name.removesuffix(_SUFFIX).encode() + b"\0" + content).digest()
-
-
-def _is_file(entry: Path) -> bool:
-    """Whether that is a file: to read a pipe may take forever. Raises OSError where there is nothing."""
-    return stat.S_ISREG(entry.stat().st_mode)
 
 
 def _warn(entry: Path, text: str) -> None:

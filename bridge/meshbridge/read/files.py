@@ -101,7 +101,7 @@ def write_bytes(path: str, data: bytes) -> None:
         return
     target = Path(path)
     with _writing(path):
-        if target.exists() and not target.is_file():  # a device or a pipe cannot be replaced
+        if is_special(target):  # it cannot be replaced
             target.write_bytes(data)
             return
         handle, beside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
@@ -127,12 +127,23 @@ def refuse_unwritable(path: str) -> None:
     with _writing(path):
         if target.is_dir():
             raise _os_error(errno.EISDIR)
-        if target.exists() and not target.is_file():
+        if is_special(target):
             return
         if not stat.S_ISDIR(os.stat(target.parent).st_mode):
             raise _os_error(errno.ENOTDIR)
         if not os.access(target.parent, os.W_OK):
             raise _os_error(errno.EACCES)
+
+
+def is_special(path: Path) -> bool:
+    """Whether there is something at `path` that is not a regular file: a folder, a device or a pipe. Raises OSError.
+
+    It asks the system once: another process may delete the file between two questions.
+    """
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _os_error(number: int) -> OSError:
