@@ -203,6 +203,15 @@ def test_what_is_computed_side_by_side_moves_together() -> None:
     assert inputs < 1.001 * constrained
 
 
+def test_groups_of_a_few_numbers_leave_the_rows_of_a_model_whole() -> None:
+    """Rewards are compared in groups, of which there are fewer than devices: activations are sharded by rows on all of these."""
+    inputs, constrained = (
+        meshbridge.report(build_realistic("grpo_llama8_scan_fsdp", annotation, 8).export_for("cpu"), machine="bytes").wire_bytes
+        for annotation in ("inputs", "constrained")
+    )
+    assert inputs < 1.001 * constrained
+
+
 def test_readers_of_a_value_that_moves_share_one_move() -> None:
     """A product that is computed in columns, but halved and read by several ops in rows: one all-to-all brings it there."""
 
