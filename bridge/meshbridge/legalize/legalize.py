@@ -9,7 +9,18 @@ from typing import ClassVar
 from meshbridge.ir.mlir import MeshError, find, ir, run_stock_passes
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import Pattern, rewriting
-from meshbridge.legalize import arg_reductions, branches, constants, fft, lookups, padded_windows, reads, row_lookups, tuples
+from meshbridge.legalize import (
+    arg_reductions,
+    branches,
+    constants,
+    fft,
+    lookups,
+    padded_windows,
+    reads,
+    row_lookups,
+    tuples,
+    unit_reductions,
+)
 from meshbridge.legalize.expansions import batch_norm, einsum, legacy_calls, scan, shapes
 from meshbridge.legalize.table import PATTERNS, STATIC_FORMS, Legalizer
 from meshbridge.text import did_you_mean
@@ -26,6 +37,7 @@ FAMILIES = (
     row_lookups,
     constants,
     arg_reductions,
+    unit_reductions,
     fft,
     reads,
     padded_windows,
