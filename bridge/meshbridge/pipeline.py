@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, cast, get_args, get_origin, get_typ
 
 from meshbridge.collectives.broadcast_in_loops import BroadcastInLoops
 from meshbridge.collectives.canonicalize import Simplify
+from meshbridge.collectives.delay_slices import DelaySlices
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
 from meshbridge.collectives.raise_collectives import RaiseCollectives
 from meshbridge.collectives.reduction_move_up import ReductionMoveUp
@@ -211,6 +212,7 @@ def build(options: Options = DEFAULTS, variant: PlanVariant | None = None) -> Pi
     after_combining = (
         move_up,
         BroadcastInLoops(),
+        DelaySlices(),
         *(() if machine is None else (*_updates(machine), *_overlap(target, machine))),
     )
     optimize = OptimizeCollectives(combine, target)

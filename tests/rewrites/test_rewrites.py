@@ -38,6 +38,7 @@ LOCAL: dict[str, Callable[[Random], Local]] = {
     "collective-matmul": overlap.collective_matmul,
     "combine-collectives": collectives.combine_collectives,
     "delay-reductions": collectives.delay_reductions,
+    "delay-slices": collectives.delay_slices,
     "fold-collectives": collectives.fold_collectives,
     "hoist-collectives": collectives.hoist_collectives,
     "keep-schedule": overlap.keep_schedule,

@@ -293,6 +293,26 @@ def broadcast_in_loops(random: Random) -> Local:
     return Local("rows", w, tuple(w.loop(random.choice([2, 3]), [w.all_reduce(x, axes)], body)))
 
 
+def delay_slices(random: Random) -> Local:
+    """The layers of a stack, in a loop or in two, one in the other; or some other use of the stack, for which its slice stays."""
+    w, element, x, axes = start(random, (3, 8, 16))
+    what = random.choice(["layers", "layers", "nested", "nested", "two dimensions", "two dimensions", "whole", "returned"])
+    stack = w.all_slice(x, axes, 2)
+    if what == "two dimensions":
+        stack = w.all_slice(stack, axes, 1)
+    total = w.argument(stack.shape[1:], element)
+
+    def layer(number: Value, carried: Value, layers: Value) -> tuple[Value, Value]:
+        row = w.row(w.unary("negate", layers) if what == "whole" else layers, number)
+        return w.binary("add", w.unary("tanh", carried), row), layers
+
+    def layers_of(_: Value, carried: Value, layers: Value) -> tuple[Value, Value]:
+        return w.loop(3, [carried, layers], layer)[0], layers
+
+    found = w.loop(2, [total, stack], layers_of) if what == "nested" else w.loop(3, [total, stack], layer)
+    return Local(what, w, tuple(found if what == "returned" else found[:1]))
+
+
 def merge_permutes(random: Random) -> Local:
     w, element, x, _ = start(random)
     axis = random.randrange(len(w.mesh))
