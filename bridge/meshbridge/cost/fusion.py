@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 
+from meshbridge.dialect.ops import AllSliceOp
 from meshbridge.ir.block_index import BlockIndex, BlockOp
 from meshbridge.ir.builder import op_of, shape_of
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir
@@ -35,6 +36,9 @@ _OPERANDS = 64
 
 _WITHIN = frozenset({"stablehlo.slice", "stablehlo.dynamic_slice"})
 """Ops whose result is a contiguous part of their first operand."""
+
+_SLICES = _WITHIN | {AllSliceOp.OPERATION_NAME}
+"""Ops that take a part of their first operand, which products may read in place."""
 
 _TURNING = frozenset({"stablehlo.reshape", "stablehlo.transpose"})
 """Ops that a product performs while writing its result."""
@@ -174,7 +178,7 @@ class Fusion:
         operations = self.index.operations
         # A slice behind a reshape counts as read in place, by collectives too: the copy that some compilers make is not priced.
         readers = self.index.readers_of(value) if name in _WITHIN else self._readers_through_views(value)
-        reading = self._reading_slices if name in _WITHIN else self._reading
+        reading = self._reading_slices if name in _SLICES else self._reading
         if not readers or len(read) > _OPERANDS or any(operations[reader].name not in reading for reader in readers):
             return False
         if len(readers) == 1:
