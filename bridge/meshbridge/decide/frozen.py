@@ -1,28 +1,46 @@
-"""Tensors that loops carry unchanged and nothing else reads: the stacked weights of frozen layers. Trained weights are read by
-their update, too."""
+"""Tensors that loops carry unchanged, and that only such loops read meanwhile: the stacked weights of frozen layers, and those of
+trained layers while an outer loop adds up the gradients of microbatches, after which their update reads them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 
 from meshbridge.decide.graph import Graph, Node
 from meshbridge.ops.traits import Trait, has
 
 
-def frozen_tensors(graph: Graph, initial: Mapping[int, int]) -> set[int]:
-    """Of the tensors that loops carry unchanged, each with the tensor that the loop starts from, those that are frozen. Weights
-    that are converted or transposed before their loop are followed to where they come from."""
+def frozen_tensors(graph: Graph, initial: Mapping[int, int]) -> dict[int, int]:
+    """Of the tensors that loops carry unchanged, each with the tensor that the loop starts from, those that are frozen, with the
+    number of executions of the innermost loops that read them. Weights that are converted or transposed before their loop are
+    followed to where they come from."""
     sources = {node.results[0]: node.operands[0] for node in graph.nodes if _passes_on(node)} | dict(initial)
-    origins = {tensor: _origin(tensor, sources) for tensor in initial}
-    frozen = {origin for origin in set(origins.values()) if _is_read_by_loops_alone(graph, origin, initial)}
-    return {tensor for tensor, origin in origins.items() if origin in frozen}
+    lineages = {tensor: _lineage(tensor, sources) for tensor in initial}
+    ancestors = set(chain.from_iterable(lineages.values()))
+    read_by_loops = {ancestor for ancestor in ancestors if _is_read_by_loops_alone(graph, ancestor, initial)}
+    frozen = {
+        tensor: shared[-1]
+        for tensor, lineage in lineages.items()
+        if (shared := [ancestor for ancestor in lineage if ancestor in read_by_loops])
+    }
+    entered = {node.results[0]: node.kind.weight for node in graph.nodes if _enters(node, initial)}
+    executions: dict[int, int] = {}
+    for tensor, ancestor in frozen.items():
+        executions[ancestor] = max(executions.get(ancestor, 1), entered[tensor])
+    return {tensor: executions[ancestor] for tensor, ancestor in frozen.items()}
 
 
-def _origin(tensor: int, sources: Mapping[int, int]) -> int:
-    visited = {tensor}
-    while (source := sources.get(tensor, tensor)) not in visited:
-        visited.add(tensor := source)
-    return tensor
+def _enters(node: Node, initial: Mapping[int, int]) -> bool:
+    """Whether a node passes the initial value of an unchanged tensor into its loop."""
+    return node.is_identity and initial.get(node.results[0]) == node.operands[0]
+
+
+def _lineage(tensor: int, sources: Mapping[int, int]) -> list[int]:
+    """A tensor, and what it is passed on from, one after the other."""
+    lineage = [tensor]
+    while (source := sources.get(lineage[-1])) is not None and source not in lineage:
+        lineage.append(source)
+    return lineage
 
 
 def _is_read_by_loops_alone(graph: Graph, origin: int, unchanged: Mapping[int, int]) -> bool:

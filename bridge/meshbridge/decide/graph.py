@@ -264,8 +264,8 @@ class Graph:
     "Whether ops with sharding rules, or ops below them, name axes, for example in options that the program gives."
     carried: dict[int, int] = field(default_factory=dict)
     "Per tensor that a loop carries, the scope of the loop's body."
-    frozen: set[int] = field(default_factory=set)
-    "Tensors that loops carry unchanged and nothing else reads (`frozen.py`)."
+    frozen: dict[int, int] = field(default_factory=dict)
+    "Tensors that only loops read, which carry them unchanged, with the number of executions of these loops (`frozen.py`)."
     accumulated: set[int] = field(default_factory=set)
     "Tensors that only pass through linear ops into values that loops accumulate."
     returned_partial: set[int] = field(default_factory=set)

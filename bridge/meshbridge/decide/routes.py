@@ -195,7 +195,7 @@ def _memory_prices(graph: Graph, objective: Objective) -> list[float]:
     """Per tensor, the cost of one byte of it; empty if memory has no price."""
     if not objective.memory:
         return []
-    factors = [FROZEN if number in graph.frozen else 1.0 for number in range(len(graph.tensors))]
+    factors = [FROZEN * graph.frozen[number] if number in graph.frozen else 1.0 for number in range(len(graph.tensors))]
     return [objective.memory * part * own for part, own in zip(lifetimes(graph), factors, strict=True)]
 
 
