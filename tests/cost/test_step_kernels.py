@@ -104,12 +104,19 @@ def test_a_slice_reads_what_it_takes() -> None:
     assert predicted(body, f"%a: {TENSOR}", SHARD).seconds == pytest.approx(moving(2 / 8))
 
 
+SLICES = (
+    f"%0 = stablehlo.slice %a [0:{SIZE // 8}, 0:{SIZE}] : ({TENSOR}) -> {SHARD}",
+    f"%0 = mesh.all_slice %a on @m mesh_axes = [0] slice_axis = 0 : {TENSOR} -> {SHARD}",
+)
+
+
+@pytest.mark.parametrize("sliced", SLICES)
 @pytest.mark.parametrize(("machine", "kernels"), [(GPUS, 2), ("v5e:2x4", 1)])
-def test_products_read_slices_in_place_on_tpus(machine: str, kernels: int) -> None:
+def test_products_read_slices_in_place_on_tpus(machine: str, kernels: int, sliced: str) -> None:
     """A GPU copies them: they are read and written beside what the product takes."""
     row = f"tensor<{SIZE // 8}x{SIZE // 8}xbf16>"
     body = f"""
-  %0 = stablehlo.slice %a [0:{SIZE // 8}, 0:{SIZE}] : ({TENSOR}) -> {SHARD}
+  {sliced}
   %1 = stablehlo.dot_general %0, %b, contracting_dims = [1] x [1] : ({SHARD}, {SHARD}) -> {row}
   return %1 : {row}"""
     step = predicted(body, f"%a: {TENSOR}, %b: {SHARD}", row, machine)

@@ -33,3 +33,31 @@ def test_frozen_layers_are_gathered_in_their_loop(machine: str) -> None:
     assert gathers
     assert all(gather.executions >= LAYERS - 2 for gather in gathers), "none of them is of all layers"
     assert report.wire_bytes < 2.2 * LAYERS * WIDTH * WIDTH * 4, "the forward and the backward pass gather once"
+
+
+MICROBATCHES = 4
+
+
+def _accumulated(weights: jax.Array, x: jax.Array) -> jax.Array:
+    """A step of gradient descent by the sum of the gradients of several microbatches."""
+
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        layer = jax.checkpoint(lambda x, weight: jnp.tanh(x @ weight))
+        return jnp.sum(jax.lax.scan(lambda x, weight: (layer(x, weight), None), x, weights)[0])
+
+    def added(total: jax.Array, x: jax.Array) -> tuple[jax.Array, None]:
+        return total + jax.grad(loss)(weights, x), None
+
+    return weights - jax.lax.scan(added, jnp.zeros_like(weights), x)[0]
+
+
+@pytest.mark.parametrize("machine", ["neutral", "v5e:2x4"])
+def test_microbatches_gather_each_layer_for_themselves(machine: str) -> None:
+    """The update reads the weights, too, after the loop over microbatches."""
+    stacked = Argument((LAYERS, WIDTH, WIDTH), P(None, "data", None))
+    arguments = (stacked, Argument((MICROBATCHES, TOKENS, WIDTH), P(None, "data", None)))
+    program = Program("accumulated", (("data", 8),), _accumulated, arguments, P(None, "data", None))
+    report = meshbridge.report(program.export_for("cpu"), machine=machine)
+    gathers = [collective for collective in report.collectives if collective.kind == "all_gather"]
+    assert gathers
+    assert all(gather.executions >= MICROBATCHES * (LAYERS - 2) for gather in gathers), "none of them is of all layers"
