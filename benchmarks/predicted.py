@@ -110,10 +110,10 @@ def modelled_seconds(found: Mapping[str, Any], report: Report, target: Target) -
 
 
 def page(pairs: Sequence[Pair], older: Found) -> str:
-    """Tables: of the targets, of plans of one program, of all programs, and of the worst predictions; then the rows of older
-    plans, which are left out."""
+    """Tables: of the targets, of plans of one program, and of the worst predictions; then how many rows are of older plans, which
+    are left out."""
     left_out = [line for target in dict.fromkeys(case.target for case in older) for line in _left_out(target, older)]
-    parts = (_summary(pairs), _plans(pairs), _programs(pairs), _furthest(pairs), left_out)
+    parts = (_summary(pairs), _plans(pairs), _furthest(pairs), left_out)
     return "\n\n".join("\n".join(lines) for part in parts if (lines := list(part)))
 
 
@@ -158,7 +158,8 @@ def _spread(ratios: Sequence[float]) -> str:
     return f"{geometric_mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
-def _programs(pairs: Sequence[Pair]) -> Iterator[str]:
+def programs(pairs: Sequence[Pair]) -> Iterator[str]:
+    """A table of all programs, which the command prints and the page leaves out."""
     targets = [target for target in TARGETS if any(pair.case.target.text == target for pair in pairs)]
     yield f"| program | annotated | {' | '.join(f'{target}: ms | GB' for target in targets)} |"
     yield f"|---|---|{'---:|---:|' * len(targets)}"
@@ -198,8 +199,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     cases = (Case(name, annotation, parse(t)) for t in options.targets for name in BUILDERS for annotation in variants(name))
     today, older = split(recorded(cases))
-    text = page([pair for case in today if (pair := measure(case))], older)
-    print(text)
+    pairs = [pair for case in today if (pair := measure(case))]
+    text = page(pairs, older)
+    print(text, *programs(pairs), sep="\n")
     if options.page:
         options.page.write_text(marked.replaced(options.page, "predicted", COMMAND, text))
     return 0

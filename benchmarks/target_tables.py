@@ -1,6 +1,6 @@
 """The tables of `make bench-targets`: figures of programs compiled for targets, ours beside Shardy's.
 
-Rows of today's plans, with their means, stand apart from rows of older plans, which have none.
+A page has the rows of today's plans, with their means, and the number of programs whose figures are of older plans.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def tables(found: Found, figures: Sequence[Figure] = FIGURES) -> str:
 
 
 def page(today: Found, older: Found) -> str:
-    """What the page shows of XLA's defaults: of each target today's rows of programs with constraints, and the means and failures
-    of all; below, rows of older plans, without means."""
+    """What the page shows of XLA's defaults: of each target today's rows of programs with constraints, the means and failures of
+    all, and how many rows are of older plans."""
     return "\n\n".join("\n".join(_page(target, today, older)) for target in _targets({**today, **older}))
 
 
@@ -101,21 +101,12 @@ def _page(target: Target, today: Found, older: Found) -> Iterator[str]:
     if own:
         yield from (*_heading(FIGURES), *_rows(constrained, FIGURES), *_means(own, FIGURES), "")
     yield from (*_remarks(target, own), *not_measured(target, older))
-    if old := _of(target, older, "constrained"):
-        yield from ("", "Of older plans:", "", *_heading(FIGURES, "measured"), *_rows(old, FIGURES, dated=True))
-        if remarks := list(_remarks(target, old)):
-            yield from ("", *remarks)
 
 
 def not_measured(target: Target, older: Found) -> Iterator[str]:
-    """A line with the number and the names of the programs whose figures are of older plans, if there are any."""
+    """A line with the number of programs whose figures are of older plans, if there are any; `--measured` prints their rows."""
     if old := _of(target, older):
-        named = [
-            f"{annotation}: {', '.join(case.name for case in of)}"
-            for annotation in dict.fromkeys(case.annotation for case in old)
-            if (of := _of(target, older, annotation))
-        ]
-        yield f"- Not measured since its plan changed, or without a plan on record: {len(old)} ({'; '.join(named)})."
+        yield f"- Not measured since its plan changed, or without a plan on record: {len(old)}."
 
 
 def _of(target: Target, found: Found, annotation: str = "") -> Found:
@@ -137,26 +128,20 @@ def _title(target: Target) -> str:
     return f"**{target.text}**: {target.devices} of {target.machine.summary}"
 
 
-def _heading(figures: Sequence[Figure], *more: str) -> Iterator[str]:
-    yield f"| {' | '.join(('program', 'annotated', *more, *(figure.heading for figure in figures)))} |"
-    yield f"|---|---|{'---|' * len(more)}{'---:|' * len(figures)}"
+def _heading(figures: Sequence[Figure]) -> Iterator[str]:
+    yield f"| {' | '.join(('program', 'annotated', *(figure.heading for figure in figures)))} |"
+    yield f"|---|---|{'---:|' * len(figures)}"
 
 
-def _rows(found: Found, figures: Sequence[Figure], *, dated: bool = False) -> Iterator[str]:
+def _rows(found: Found, figures: Sequence[Figure]) -> Iterator[str]:
     for case, both in found.items():
-        more = [_dates(both)] if dated else []
-        yield f"| {' | '.join((case.name, case.annotation, *more, *(figure.cell(both) for figure in figures)))} |"
+        yield f"| {' | '.join((case.name, case.annotation, *(figure.cell(both) for figure in figures)))} |"
 
 
-def _dates(both: Mapping[str, Contestant]) -> str:
-    """The days on which ours and Shardy's were measured, once if it is the same."""
-    return " / ".join(dict.fromkeys(str(both[name].get("measured", "")) for name in (OURS, PEER)))
-
-
-def _means(found: Found, figures: Sequence[Figure]) -> Iterator[str]:
+def _means(found: Found, figures: Sequence[Figure], of: str = "*geometric mean*") -> Iterator[str]:
     for annotation in dict.fromkeys(case.annotation for case in found):
         chosen = [both for case, both in found.items() if case.annotation == annotation]
-        yield f"| *geometric mean* | *{annotation}* | {' | '.join(_mean(figure, chosen) for figure in figures)} |"
+        yield f"| {of} | *{annotation}* | {' | '.join(_mean(figure, chosen) for figure in figures)} |"
 
 
 def overview(today: Found, older: Found) -> str:
@@ -193,18 +178,11 @@ def _summary(target: Target, found: Found, figures: Sequence[Figure], losses: fl
 
 
 def means(today: Found, older: Found) -> str:
-    """What the page shows of other options of XLA: the means of each target, of today's plans, and apart from them of older
-    ones."""
-    return "\n\n".join("\n".join(_apart(target, today, older)) for target in _targets({**today, **older}))
-
-
-def _apart(target: Target, today: Found, older: Found) -> Iterator[str]:
-    yield from (_title(target), "")
-    if own := _of(target, today):
-        yield from (*_heading(FIGURES), *_means(own, FIGURES), "")
-    yield from not_measured(target, older)
-    if old := _of(target, older):
-        yield from ("", "Of older plans:", "", *_heading(FIGURES), *_means(old, FIGURES))
+    """What the page shows of other options of XLA: a row with the means of each target, and how many programs are of older
+    plans."""
+    rows = [row for target in _targets(today) for row in _means(_of(target, today), FIGURES, target.text)]
+    remarks = [f"{line} On {target.text}." for target in _targets(older) for line in not_measured(target, older)]
+    return "\n\n".join("\n".join(part) for part in ([*_heading(FIGURES), *rows] if rows else [], remarks) if part)
 
 
 def _mean(figure: Figure, chosen: Sequence[Mapping[str, Contestant]]) -> str:
