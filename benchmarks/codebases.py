@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks import marked
 from benchmarks.cases import RECORDS
+from benchmarks.table import geometric_mean
 from testdata.codebases.catalogue import WITHOUT_PROGRAM, Program, chosen, programs
 from testdata.codebases.install import missing, versions
 
@@ -226,8 +227,8 @@ def table(found: Mapping[str, Ran]) -> Iterator[str]:
             _bold(f"{ran.error:.3f}", not ran.is_right),
             f"{ran.partition_s:.2f}",
             f"{ran.xla_s:.2f}",
-            _bold(f"{ran.partition_s / ran.xla_s:.2f}", ran.partition_s > SHARE * ran.xla_s),
-            _bold(f"{ran.step_partition_s / ran.step_xla_s:.2f}", ran.step_partition_s > SHARE * ran.step_xla_s),
+            _bold(f"{_share(ran):.2f}", _share(ran) > SHARE),
+            _bold(f"{_step_share(ran):.2f}", _step_share(ran) > SHARE),
             _beside(ran.wire_bytes, ran.xla_wire_bytes, 1),
             _beside(ran.temporary_bytes, ran.xla_temporary_bytes, MEMORY),
         ]
@@ -247,13 +248,48 @@ def _bold(text: str, is_loss: bool) -> str:
     return f"**{text}**" if is_loss else text
 
 
+def summary(found: Mapping[str, Ran]) -> Iterator[str]:
+    """The rows in which a figure is more than it is to be, and the geometric means of all."""
+    yield from table({name: ran for name, ran in found.items() if _is_notable(ran)})
+    shares = [geometric_mean([get(ran) for ran in found.values()]) for get in (_share, _step_share)]
+    both = (_wire(found), _held(found))
+    ratios = [geometric_mean([ours / theirs for ours, theirs in each if ours and theirs]) for each in both]
+    means = " | ".join(f"{mean:.2f}" for mean in (*shares, *ratios))
+    yield f"| *geometric mean of all {len(found)}* | | | | | | {means} |"
+
+
+def _is_notable(ran: Ran) -> bool:
+    slow = max(_share(ran), _step_share(ran)) > SHARE
+    large = ran.wire_bytes > ran.xla_wire_bytes or ran.temporary_bytes > MEMORY * ran.xla_temporary_bytes
+    return not ran.is_right or slow or large
+
+
+def _share(ran: Ran) -> float:
+    return ran.partition_s / ran.xla_s
+
+
+def _step_share(ran: Ran) -> float:
+    return ran.step_partition_s / ran.step_xla_s
+
+
+def _wire(found: Mapping[str, Ran]) -> list[tuple[float, float]]:
+    return [(ran.wire_bytes, ran.xla_wire_bytes) for ran in found.values()]
+
+
+def _held(found: Mapping[str, Ran]) -> list[tuple[float, float]]:
+    return [(ran.temporary_bytes, ran.xla_temporary_bytes) for ran in found.values()]
+
+
 def versions_table(found: Mapping[str, Ran]) -> Iterator[str]:
-    """What each codebase was measured with."""
-    yield "| codebase | versions |"
+    """What the codebases were measured with: a row for each Python and jax."""
+    yield "| Python, jax | codebases, and the versions of what they need |"
     yield "|---|---|"
-    by_codebase = {name.partition(".")[0]: ran.versions for name, ran in found.items()}
-    for name, known in by_codebase.items():
-        yield f"| {name} | {', '.join(f'{package} {version}' for package, version in known.items())} |"
+    rows: dict[str, list[str]] = {}
+    for name, known in {name.partition(".")[0]: ran.versions for name, ran in found.items()}.items():
+        texts = [f"{package} {version}" for package, version in known.items()]
+        own = ", ".join(text for text in texts if not text.startswith(("Python ", "jax ")))
+        rows.setdefault(", ".join(text for text in texts if text.startswith(("Python ", "jax "))), []).append(f"{name} ({own})")
+    yield from (f"| {key} | {', '.join(names)} |" for key, names in rows.items())
 
 
 def reasons_table(why: Mapping[str, str]) -> Iterator[str]:
@@ -268,7 +304,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("programs", nargs="*", metavar="PROGRAM", help="such as nnx, or nnx.convolutions (default: all)")
     parser.add_argument("--here", action="store_true", help="run one program in this process, and print its figures as JSON")
-    parser.add_argument("--measured", action="store_true", help="run nothing: write what is on record")
+    parser.add_argument("--measured", action="store_true", help="run nothing: print what is on record")
     parser.add_argument("--page", type=Path, metavar="FILE", help="the Markdown page that holds the tables")
     options = parser.parse_args(argv)
     asked = chosen(options.programs)
@@ -291,6 +327,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         keep({program.name: ran}, {})
         status |= not ran.is_right
         print(*table({program.name: ran}), sep="\n", flush=True)
+    if options.measured:
+        known = recorded()
+        print(*table({each.name: known[each.name] for each in asked if each.name in known}), sep="\n")
     if options.page:
         write(options.page)
     return status
@@ -301,7 +340,7 @@ def write(page: Path) -> None:
     known = recorded()
     shown = {each.name: known[each.name] for each in programs() if each.name in known}
     for name, rows in (
-        ("programs", table(shown)),
+        ("programs", summary(shown)),
         ("versions", versions_table(shown)),
         ("missing", reasons_table(refused() | WITHOUT_PROGRAM)),
     ):
