@@ -30,18 +30,18 @@ QUICK = (
 """Pages whose code runs in `make test`, in less than 60 s of CPU time together; others are slow."""
 
 OF_THE_README = (
-    "docs/compare.md",
     "docs/converters.md",
     "docs/mutations.md",
     "docs/other-compilers.md",
     "docs/report.md",
     "docs/search.md",
     "docs/shard-map.md",
+    "docs/targets.md",
     "docs/verify.md",
 )
 """Pages that go on with the README's model.jax_export."""
 
-IN_A_CHECKOUT = ("CONTRIBUTING.md", "docs/upstream-tests.md")
+IN_A_CHECKOUT = ("CONTRIBUTING.md", "docs/references.md")
 """Pages whose code reads files of the repository."""
 
 NOT_RUN = {
@@ -52,9 +52,9 @@ NOT_RUN = {
     "docs/jit.md": 1,
     "docs/other-compilers.md": 1,
     "docs/performance.md": 1,
+    "docs/references.md": 1,
     "docs/targets.md": 2,
     "docs/tutorials/training-step.md": 1,
-    "docs/upstream-tests.md": 1,
 }
 """How many blocks of a page are not run; each says why in the comment above it."""
 

@@ -186,7 +186,7 @@ def test_peers_are_left_out(program: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_the_documentation_has_every_key() -> None:
-    page = (BRIDGE.parents[1] / "docs" / "compare.md").read_text()
+    page = (BRIDGE.parents[1] / "docs" / "targets.md").read_text()
     for key in (*text.TARGET_KEYS, "target", "devices", "used", "contestants", "compiler_options", "name"):
         assert f"`{key}`" in page, key
 

@@ -33,7 +33,7 @@ class Comparison(Tabular):
         return text.comparison_table(self)
 
     def to_json(self) -> str:
-        """The comparison as docs/compare.md describes it."""
+        """The comparison as docs/targets.md describes it."""
         return text.as_json(self)
 
 
@@ -60,5 +60,5 @@ class TargetComparison(Tabular):
         return text.target_table(self)
 
     def to_json(self) -> str:
-        """The comparison as docs/compare.md describes it: that of one target among several."""
+        """The comparison as docs/targets.md describes it: that of one target among several."""
         return text.targets_as_json([self])

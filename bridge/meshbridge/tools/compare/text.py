@@ -23,14 +23,14 @@ SCHEMA = 1
 
 
 def as_json(comparison: Comparison) -> str:
-    """The comparison as docs/compare.md describes it."""
+    """The comparison as docs/targets.md describes it."""
     head = {"schema": SCHEMA, "devices": comparison.devices, "reference": comparison.reference, "remark": comparison.remark}
     contestants = {name: _plain(asdict(figures)) for name, figures in comparison.figures.items()}
     return json.dumps(head | {"contestants": contestants}, indent=2, allow_nan=False)
 
 
 def targets_as_json(comparisons: Sequence[TargetComparison]) -> str:
-    """The comparisons on targets as docs/compare.md describes them."""
+    """The comparisons on targets as docs/targets.md describes them."""
     records = [
         {
             "target": comparison.target.text,
