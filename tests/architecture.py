@@ -47,7 +47,7 @@ REMARKS = {
 }
 """What to look at in the program at each stage."""
 
-SHOWN = ("source", "partitioned", "optimised")
+SHOWN = ("source", "partitioned")
 """The stages whose IR the page shows."""
 
 
