@@ -12,7 +12,7 @@ from meshbridge.verify.verdict import verify
 from tests.verify.hlo_product import HLO, ROWS, SOURCE, partitioned, source
 from tests.zoo import FAULTS
 from tests.zoo.exact import DIFFERENT, EQUAL, all_verdicts
-from tests.zoo.table import recorded, recorded_version
+from tests.zoo.table import recorded
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,10 @@ OTHERWISE = {
 
 @pytest.mark.slow
 def test_faults_of_xlas_partitioner_are_found_without_running_it() -> None:
-    if jax.__version__ != recorded_version():
-        pytest.skip(f"the table of faults speaks of jax {recorded_version()}")
-    outcomes = {name: row[-3] for name, row in recorded().items()}
+    record = recorded()
+    if jax.__version__ != record["jax"]:
+        pytest.skip(f"the record of faults is of jax {record['jax']}")
+    outcomes = {name: row["xla"] for name, row in record["rows"].items()}
     for name, said in all_verdicts(FAULTS).items():
         stages = said.splitlines()
         if outcomes[name].startswith("wrong"):

@@ -6,11 +6,8 @@ import jax
 import pytest
 
 from tests.zoo import FAULTS
-from tests.zoo.observe import all_of_xla, ours
-from tests.zoo.table import described, recorded, recorded_bytes, recorded_version
-
-XLA, XLA_BYTES, BYTES = -3, -2, -1
-"""Columns of the table."""
+from tests.zoo.observe import RIGHT, all_of_xla, ours
+from tests.zoo.table import PAGE, page, recorded
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -18,20 +15,23 @@ def test_equals_one_device_and_sends_what_the_table_says(name: str) -> None:
     found = ours(FAULTS[name])
     assert found.right
     assert found.scattered_bytes is not None
-    if jax.__version__ == recorded_version():
-        row = recorded()[name]
-        assert f"{found.scattered_bytes:,.0f}" == row[BYTES], "run python -m tests.zoo.table"
-        theirs = recorded_bytes(row[XLA_BYTES])
-        assert not row[XLA].startswith("right") or theirs is None or found.scattered_bytes <= theirs
+    if jax.__version__ == recorded()["jax"]:
+        row = recorded()["rows"][name]
+        assert round(found.scattered_bytes) == row["bytes"], "run python -m tests.zoo.table"
+        theirs = row["xla_bytes"]
+        assert not row["xla"].startswith(RIGHT) or theirs is None or row["bytes"] <= theirs
 
 
-def test_the_table_describes_every_program() -> None:
-    assert {name: row[:3] for name, row in recorded().items()} == {name: described(fault) for name, fault in FAULTS.items()}
+def test_the_page_is_what_is_on_record() -> None:
+    """`python -m tests.zoo.table` writes both."""
+    assert set(recorded()["rows"]) == set(FAULTS)
+    assert PAGE.read_text() == page(recorded())
 
 
 @pytest.mark.slow
 def test_xla_does_what_the_table_says() -> None:
-    if jax.__version__ != recorded_version():
-        pytest.skip(f"the table speaks of jax {recorded_version()}")
+    record = recorded()
+    if jax.__version__ != record["jax"]:
+        pytest.skip(f"the record is of jax {record['jax']}")
     found = all_of_xla(FAULTS)
-    assert {name: one.outcome for name, one in found.items()} == {name: row[XLA] for name, row in recorded().items()}
+    assert {name: one.outcome for name, one in found.items()} == {name: row["xla"] for name, row in record["rows"].items()}
