@@ -1,4 +1,4 @@
-"""Writes the parts of `docs/shard-map.md` that follow from the code: the example's program, and the table of operations.
+"""Writes the parts of `docs/shard-map.md` that follow from the code: the example's program, and the operations that are written.
 
 From the repository's root: `python -m tests.emit.python.table`.
 """
@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from tests import documents
@@ -38,19 +39,14 @@ def operations() -> str:
 
     assert program
     run = [sample for sample in SAMPLES if sample.runs]
-    names: dict[str, list[str]] = {}
-    for name in WRITINGS.summaries():
-        names.setdefault(name.partition(".")[0], []).append(f"`{name.partition('.')[2]}`")
+    dialects = Counter(name.partition(".")[0] for name in WRITINGS.summaries())
+    counts = ", ".join(f"{count} of `{dialect}`" for dialect, count in dialects.items())
     lines = [
         _TABLE,
-        f"{len(WRITINGS)} operations are written as they are; the docstring of each writer in `emit/python/` says how.",
-        "Others of the mesh dialect, and ops that [status](status.md) lists as legalized, are rewritten to these",
-        f"before. Of the {len(run)} samples of ops that run in JAX, all are written on even shards, and all but",
-        f"{', '.join(REFUSED)} on uneven ones, and equal one device (`tests/emit/python/test_table.py`).",
-        "",
-        "| dialect | operations |",
-        "|---|---|",
-        *(f"| `{dialect}` | {', '.join(own)} |" for dialect, own in names.items()),
+        f"{len(WRITINGS)} operations are written as they are ({counts}); the docstring of each writer in `emit/python/` says how.",
+        "Others of the mesh dialect, and ops that [status](status.md) lists as legalized, are rewritten to these before.",
+        f"Of the {len(run)} samples of ops that run in JAX, all are written on even shards, and all but {', '.join(REFUSED)}",
+        "on uneven ones, and equal one device (`tests/emit/python/test_table.py`).",
     ]
     return "\n".join(lines) + "\n"
 
