@@ -1,4 +1,4 @@
-"""Writes `docs/architecture.md`: the folders with what they import, the stages with their passes, and a program at some stages.
+"""Writes `docs/architecture.md`: the folders with what they import, the stages with their passes, what each does to a program.
 
 From the repository's root: `python -m tests.architecture`.
 """
@@ -6,16 +6,12 @@ From the repository's root: `python -m tests.architecture`.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
-from meshbridge import partitioning, pipeline
-from meshbridge.dialect import assembly
-from meshbridge.ir.mlir import context, ir
+from meshbridge import pipeline
 from tests.house import BRIDGE, LAYERS, ROOT, imports
 
 PAGE = ROOT / "docs" / "architecture.md"
-PROGRAM = ROOT / "testdata" / "walkthrough" / "two_layers.mlir"
 
 STAGES = {
     "source": ("the user", "StableHLO with `sdy.*` or `mhlo.sharding`, or mesh IR in any spelling"),
@@ -46,9 +42,6 @@ REMARKS = {
     ),
 }
 """What to look at in the program at each stage."""
-
-SHOWN = ("source", "partitioned")
-"""The stages whose IR the page shows."""
 
 
 def page() -> str:
@@ -100,35 +93,7 @@ def _stage_rows() -> Iterator[str]:
 
 
 def _walk() -> Iterator[str]:
-    texts = _texts(pipeline.Options()) | {"decided": _texts(pipeline.Options(emit="annotated"))["decided"]}
-    for stage, text in texts.items():
-        ir_text = f"\n```mlir\n{_wrapped(text).strip()}\n```\n" if stage in SHOWN else ""
-        yield f"**{stage.capitalize()}.** {REMARKS[stage]}\n{ir_text}"
-
-
-def _texts(options: pipeline.Options) -> dict[str, str]:
-    """The program at each stage."""
-    module = assembly.read(PROGRAM.read_text(), PROGRAM.name, context())
-    found: dict[str, str] = {}
-
-    def keep(stage: str, module: ir.Module) -> None:
-        found[stage] = assembly.write(module)
-
-    partitioning.partition_module(module, options, on_stage=keep)
-    return found | {"source": PROGRAM.read_text()}
-
-
-def _wrapped(text: str) -> str:
-    """The same IR with lines that fit on a page: arguments, results and shardings on lines of their own."""
-    wide = re.compile(
-        r"(?<=,) (?=%arg\d+: )|(?<=\)) (?=-> \()|(?= (?:in_shardings|out_shardings|manual_axes)=)|(?<=\}) (?=\(%arg)"
-    )
-    lines = []
-    for line in text.splitlines():
-        indent = " " * (len(line) - len(line.lstrip()) + 8)
-        parts = wide.split(line) if len(line) > 130 else [line]
-        lines += [parts[0], *(indent + part.strip() for part in parts[1:])]
-    return "\n".join(lines)
+    yield "".join(f"- **{stage.capitalize()}.** {remark}\n" for stage, remark in REMARKS.items())
 
 
 HEAD = """# Architecture
@@ -160,7 +125,8 @@ The passes of the pipeline `exported`, in order.
 
 WALK_HEAD = """## One program on its way
 
-`testdata/walkthrough/two_layers.mlir` after each stage. `mesh-opt --mlir-print-ir-after-all` prints it after each pass.
+`testdata/walkthrough/two_layers.mlir` after each stage. [CONTRIBUTING.md](../CONTRIBUTING.md#a-day-with-the-code) has the commands
+that print it; [the tutorial of mesh-opt](tutorials/mesh-opt.md) takes another program through the passes.
 """
 
 
