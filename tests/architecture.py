@@ -125,8 +125,8 @@ The passes of the pipeline `exported`, in order.
 
 WALK_HEAD = """## One program on its way
 
-`testdata/walkthrough/two_layers.mlir` after each stage. [CONTRIBUTING.md](../CONTRIBUTING.md#a-day-with-the-code) has the commands
-that print it; [the tutorial of mesh-opt](tutorials/mesh-opt.md) takes another program through the passes.
+`testdata/walkthrough/two_layers.mlir` after each stage; [CONTRIBUTING.md](../CONTRIBUTING.md#a-day-with-the-code) has the
+commands that print it. [The tutorial of mesh-opt](tutorials/mesh-opt.md) takes another program through the passes.
 """
 
 

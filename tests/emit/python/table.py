@@ -43,7 +43,7 @@ def operations() -> str:
     counts = ", ".join(f"{count} of `{dialect}`" for dialect, count in dialects.items())
     lines = [
         _TABLE,
-        f"{len(WRITINGS)} operations are written as they are ({counts}); the docstring of each writer in `emit/python/` says how.",
+        f"{len(WRITINGS)} operations are written as they are ({counts}), as the docstrings in `emit/python/` say.",
         "Others of the mesh dialect, and ops that [status](status.md) lists as legalized, are rewritten to these before.",
         f"Of the {len(run)} samples of ops that run in JAX, all are written on even shards, and all but {', '.join(REFUSED)}",
         "on uneven ones, and equal one device (`tests/emit/python/test_table.py`).",
