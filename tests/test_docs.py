@@ -23,7 +23,6 @@ QUICK = (
     "README.md",
     "CONTRIBUTING.md",
     "docs/cli.md",
-    "docs/propagation.md",
     "docs/python-api.md",
     "docs/resharding.md",
 )
