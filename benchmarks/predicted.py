@@ -24,7 +24,7 @@ import meshbridge
 from benchmarks import marked
 from benchmarks.cases import TARGETS, Case, Found, export, known, recorded, split
 from benchmarks.table import geometric_mean
-from benchmarks.target_tables import not_measured
+from benchmarks.target_tables import all_not_measured
 from meshbridge.machines.target import Target, parse
 from meshbridge.reports import Report
 from meshbridge.tools.compare.contestants import OURS, PEER
@@ -112,13 +112,8 @@ def modelled_seconds(found: Mapping[str, Any], report: Report, target: Target) -
 def page(pairs: Sequence[Pair], older: Found) -> str:
     """Tables: of the targets, of plans of one program, and of the worst predictions; then how many rows are of older plans, which
     are left out."""
-    left_out = [line for target in dict.fromkeys(case.target for case in older) for line in _left_out(target, older)]
-    parts = (_summary(pairs), _plans(pairs), _furthest(pairs), left_out)
+    parts = (_summary(pairs), _plans(pairs), _furthest(pairs), all_not_measured(older))
     return "\n\n".join("\n".join(lines) for part in parts if (lines := list(part)))
-
-
-def _left_out(target: Target, older: Found) -> Iterator[str]:
-    yield from (f"{line} On {target.text}." for line in not_measured(target, older))
 
 
 def _summary(pairs: Sequence[Pair]) -> Iterator[str]:

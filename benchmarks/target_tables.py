@@ -109,6 +109,13 @@ def not_measured(target: Target, older: Found) -> Iterator[str]:
         yield f"- Not measured since its plan changed, or without a plan on record: {len(old)}."
 
 
+def all_not_measured(older: Found) -> Iterator[str]:
+    """The same of all targets in one line."""
+    if older:
+        counts = ", ".join(f"{len(_of(target, older))} on {target.text}" for target in _targets(older))
+        yield f"- Not measured since its plan changed, or without a plan on record: {counts}."
+
+
 def _of(target: Target, found: Found, annotation: str = "") -> Found:
     return {case: both for case, both in found.items() if case.target == target and annotation in ("", case.annotation)}
 
@@ -181,8 +188,8 @@ def means(today: Found, older: Found) -> str:
     """What the page shows of other options of XLA: a row with the means of each target, and how many programs are of older
     plans."""
     rows = [row for target in _targets(today) for row in _means(_of(target, today), FIGURES, target.text)]
-    remarks = [f"{line} On {target.text}." for target in _targets(older) for line in not_measured(target, older)]
-    return "\n\n".join("\n".join(part) for part in ([*_heading(FIGURES), *rows] if rows else [], remarks) if part)
+    parts = ([*_heading(FIGURES), *rows] if rows else [], [*all_not_measured(older)])
+    return "\n\n".join("\n".join(part) for part in parts if part)
 
 
 def _mean(figure: Figure, chosen: Sequence[Mapping[str, Contestant]]) -> str:

@@ -53,7 +53,7 @@ def test_the_five_furthest_are_named_and_older_plans_left_out() -> None:
         f"| {name}" for name in ("adam_zero1", "unet", "resnet50", "gpt4_dp_tp", "vocab_loss")
     ]
     assert lines[first] == "| adam_zero1 | inputs | gpu:h100:1x1x8 | 15,000.0 | 5,000.0 | 3.00 |"
-    assert lines[-1] == "- Not measured since its plan changed, or without a plan on record: 2. On tpu:v5e:2x4."
+    assert lines[-1] == "- Not measured since its plan changed, or without a plan on record: 2 on tpu:v5e:2x4."
 
 
 def test_plans_of_one_program_are_compared() -> None:

@@ -140,7 +140,7 @@ def test_each_under_its_best_options(tmp_path: Path, monkeypatch: pytest.MonkeyP
     older = {replace(best, name="unet"): both(1e6, 4e6)}
     lines = target_tables.means({best: both(3e6, 4e6)}, older).splitlines()
     assert [line.split(" | ")[2] for line in lines if line.startswith(f"| {TPU.text}")] == ["0.75 of 1"]
-    assert lines[-1] == f"- Not measured since its plan changed, or without a plan on record: 1. On {TPU.text}."
+    assert lines[-1] == f"- Not measured since its plan changed, or without a plan on record: 1 on {TPU.text}."
 
 
 def test_figures_of_unlike_estimates_have_no_ratio() -> None:
