@@ -19,7 +19,7 @@ from meshbridge import partitioning, pipeline
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir.mlir import MeshError, ParseError, context, ir, main_function
 from meshbridge.read.formats import Format, Program, choose_platform, refuse_arguments
-from meshbridge_converters import jax_partitioner, jax_platforms, jax_shardings, jax_values, portable
+from meshbridge_converters import jax_partitioner, jax_platforms, jax_shardings, jax_values, nnx_names, portable
 
 if TYPE_CHECKING:
     from jax.export import Exported
@@ -109,8 +109,9 @@ def _open(exported: Any, name: str, ctx: ir.Context) -> Program:
             raise MeshError(
                 f"{name}: error: the artifact has the symbolic shape {aval.shape}, expected fixed sizes\n  hint: {hint}"
             )
-    module = portable.deserialize(exported.mlir_module_serialized, name, ctx)
-    return Program(module, FORMAT, exported, _calling(exported), platforms=tuple(exported.platforms))
+    module, calling = portable.deserialize(exported.mlir_module_serialized, name, ctx), _calling(exported)
+    nnx_names.rename(module, calling)
+    return Program(module, FORMAT, exported, calling, platforms=tuple(exported.platforms))
 
 
 def _calling(exported: Any) -> TreeCalling:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.read.formats import TEXT, Program
+from meshbridge_converters import nnx_names
 
 if TYPE_CHECKING:
     from meshbridge_converters.jax_calling import TreeCalling
@@ -137,8 +138,9 @@ def lowered(value: Any, ctx: ir.Context) -> Program:
         raise MeshError("error: the jax.stages.Lowered holds no StableHLO")
     name = ir.StringAttr(module.operation.attributes["sym_name"]).value
     # One context does not read what another one holds.
-    program = mlir.parse(mlir.to_bytecode(module), name, ctx)
-    return Program(program, TEXT, calling=_calling(value, name))
+    program, calling = mlir.parse(mlir.to_bytecode(module), name, ctx), _calling(value, name)
+    nnx_names.rename(program, calling)
+    return Program(program, TEXT, calling=calling)
 
 
 def _calling(value: Any, name: str) -> TreeCalling:
