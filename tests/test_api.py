@@ -176,6 +176,8 @@ def test_other_values_are_refused(call: Callable[..., Any], artifact: export.Exp
         call(3)
     with pytest.raises(MeshError, match=r"found function\n  hint: compile it with jax.jit first"):
         call(lambda x: x, X)
+    with pytest.raises(MeshError, match=r"found str\n  hint: meshbridge\.load reads a program from a file"):
+        call("step.jax_export")
     for program in (artifact, module_of(artifact)):
         with pytest.raises(MeshError, match="expected arguments with a jitted function alone, found some with"):
             call(program, X, 2.0)
@@ -329,3 +331,13 @@ def test_options_of_the_compiler(artifact: export.Exported) -> None:
     ):
         with pytest.raises(MeshError, match=re.escape(message)):
             meshbridge.compile(artifact, compiler_options=options)  # type: ignore[arg-type]
+
+
+def test_values_say_what_they_are_in_a_line(artifact: export.Exported, jitted: Any, tmp_path: Path) -> None:
+    meshbridge.save(artifact, tmp_path / "step.mlir")
+    program = meshbridge.load(tmp_path / "step.mlir")
+    assert repr(program) == "<Program: MLIR text, the mesh dialect's own syntax included>"
+    assert repr(meshbridge.compile(artifact)) == "<Executable: 2 arguments, 1 result, on the mesh data=2, model=4>"
+    with meshbridge.patch() as planned:
+        jitted(X, 2.0)
+    assert repr(planned[0]) == "<Planned: jit(<lambda>) on 8 devices>"

@@ -203,8 +203,10 @@ def test_unknown_arguments() -> None:
         meshbridge.explain(exported(), of="params['haed']")
     assert "no argument and no result matches 'params['haed']': there are params['head'], " in str(near.value)
     assert "did you mean params['head']" in str(near.value)
-    with pytest.raises(MeshError, match=r"did you mean params\['layers'\]\[0\]\['up'\]"):
+    with pytest.raises(MeshError, match=r"did you mean '\*\*/up/\*\*', which matches params\['layers'\]\[0\]\['up'\]"):
         meshbridge.explain(exported(), of=["params/head", "up"])
+    with pytest.raises(MeshError, match=r"did you mean 'params/layers/\*/up', which matches params\['layers'\]\[0\]\['up'\]"):
+        meshbridge.explain(exported(), of="params/layrs/*/up")
     with pytest.raises(MeshError, match=r"keys have slashes between them, as in params/\*\*/kernel"):
         meshbridge.explain(exported(), of="0123456789")
 

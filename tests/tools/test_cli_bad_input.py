@@ -455,3 +455,9 @@ def test_a_second_mesh_without_a_location_is_shown_where_it_is_used(tmp_path: Pa
         f"of {tmp_path / 'program.mlir'}:5:3; "
         "a program is partitioned on one\n  hint: run what is for other devices by itself, with jax.device_put between\n"
     )
+
+
+def test_a_script_is_no_program(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (bad.parent / "train.py").write_text("import jax\n")
+    assert cli.main(["report", "train.py"]) == 1
+    assert capsys.readouterr().err.splitlines()[1].startswith("  hint: meshbridge run-script runs a Python script; ")

@@ -34,6 +34,27 @@ def test_help_names_passes_and_options(capsys: pytest.CaptureFixture[str]) -> No
     assert "form: default exported" in printed
 
 
+SHARDY = """\
+sdy.mesh @mesh = <["x"=2]>
+func.func @main(%arg0: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> tensor<8xf32> {
+  return %arg0 : tensor<8xf32>
+}
+"""
+
+
+@pytest.mark.parametrize("step", ["sharding-propagation", "sharding-refinement", "mesh-spmdization"])
+def test_a_pass_that_does_not_read_the_shardings_warns(step: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "shardy.mlir"
+    program.write_text(SHARDY)
+    assert mesh_opt.main([str(program), f"--{step}", "--mesh-spmdization"]) == 0
+    assert capsys.readouterr().err == (
+        f"{program}: warning: {step} does not read the shardings of the program, which are in the notation 'sdy'\n"
+        "  hint: run --import-shardings before, which turns them into annotations of the mesh dialect\n"
+    )
+    assert mesh_opt.main([str(program), "--import-shardings", f"--{step}"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 PLUGIN = '''\
 from __future__ import annotations
 from dataclasses import dataclass

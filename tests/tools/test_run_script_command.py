@@ -74,3 +74,19 @@ def test_a_script_that_is_not_there(folder: Path) -> None:
     done = run(folder, "-m", "meshbridge", "run-script", "absent.py")
     assert done.returncode == 1
     assert done.stderr == "meshbridge run-script: error: absent.py: expected a Python script, found no such file\n"
+
+
+def test_functions_that_send_nothing_are_counted(folder: Path) -> None:
+    (folder / "train.py").write_text(SCRIPT + "print(float((2 * x).max(1).shape[0]))\n")
+    done = run(folder, "-m", "meshbridge", "run-script", "train.py")
+    rows = done.stdout.split("sent per device\n")[1].split("\n\n")[0].splitlines()
+    assert rows[0].split()[0] == "jit(step)"
+    assert rows[-1].endswith("more functions sent nothing")
+    assert not any(row.endswith(" 0 B") for row in rows)
+
+
+def test_a_program_is_no_script(folder: Path) -> None:
+    (folder / "step.jax_export").write_bytes(b"\0\1")
+    done = run(folder, "-m", "meshbridge", "run-script", "step.jax_export")
+    assert done.returncode == 1
+    assert "step.jax_export: expected a Python script, found a binary file\n  hint: meshbridge run takes" in done.stderr

@@ -121,6 +121,9 @@ def test_programs_of_other_shapes_are_refused() -> None:
     other = MATMUL.replace("12", "13")
     with pytest.raises(MeshError, match=r"argument 1 is tensor<16x12xf32> in the source and tensor<16x13xf32> in the"):
         verify(module(MATMUL), module(other))
+    shard = MATMUL.replace("16", "8")
+    with pytest.raises(MeshError, match=r"in the partitioned program\n  hint: .* mesh-spmdization=boundary writes that"):
+        verify(module(MATMUL), module(shard))
 
 
 def test_memory_has_a_bound() -> None:

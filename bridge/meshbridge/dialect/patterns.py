@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from difflib import get_close_matches
 from functools import lru_cache
 
 _KEY = re.compile(r"""\['((?:[^'\\]|\\.)*)'\]|\[([^\]]*)\]|\.(\w+)""")
@@ -22,6 +24,34 @@ def matches(pattern: str, path: str) -> bool:
     key, and the key `**` any number of keys. The array of a variable, `['kernel'].value`, also has the path of the variable."""
     spellings = {path, path.removesuffix(_VALUE)}
     return pattern in spellings or any(_matches_keys(pattern, spelling) for spelling in spellings)
+
+
+def no_match(pattern: str, names: Sequence[str]) -> str:
+    """The error for a pattern that matches none of the names of arguments and results, with one that does and is close to it."""
+    existing = f"there are {_listed(names)}" if names else "there are none"
+    return f"error: no argument and no result matches '{pattern}': {existing}\n  hint: {_closest(pattern, names)}"
+
+
+def _closest(pattern: str, names: Sequence[str]) -> str:
+    known = {key for name in names for key in keys_of(name)}
+    keys = [_closest_key(key, known) for key in (pattern.split("/") if "/" in pattern else keys_of(pattern))]
+    for candidate in ("/".join(keys), "/".join(("**", *keys, "**"))):
+        matching = [name for name in names if matches(candidate, name)]
+        if len(matching) == 1:
+            return f"did you mean {matching[0]}?"
+        if matching:
+            return f"did you mean '{candidate}', which matches {_listed(matching, 2)}?"
+    if near := get_close_matches(pattern, names, 4, 0.5):
+        return f"did you mean {_listed(near)}?"
+    return "keys have slashes between them, as in params/**/kernel; * stands for any"
+
+
+def _closest_key(key: str, known: set[str]) -> str:
+    return key if "*" in key or key in known else next(iter(get_close_matches(key, sorted(known), 1)), key)
+
+
+def _listed(names: Sequence[str], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 _VALUE = ".value"

@@ -101,6 +101,9 @@ class Planned(lowerings.Replacement):
         finally:
             cls._notes[:] = [each for each in cls._notes if each is not computations]
 
+    def __repr__(self) -> str:
+        return f"<Planned: {self.name} on {len(self.devices)} devices>"
+
     @property
     def name(self) -> str:
         """The function's."""

@@ -41,13 +41,25 @@ def parse_program(data: bytes, name: str, dims: Mapping[str, int] | None = None)
     """
     chosen = formats.recognise(data, name)
     with about(name):
-        with _bindings_errors(name):
+        with _bindings_errors(name), _hint_at_scripts(name):
             program = chosen.open(data, name, context(), dims)
         if chosen is not formats.TEXT or readable.is_suspect(data):
             readable.check(program.module, name)
         if carried.PREFIX in data:
             carried.check(program.module)
         return program
+
+
+@contextmanager
+def _hint_at_scripts(name: str) -> Iterator[None]:
+    """Says what to do with a Python script, which is no program."""
+    try:
+        yield
+    except ParseError as error:
+        if not name.endswith(".py"):
+            raise
+        hint = "meshbridge run-script runs a Python script; meshbridge.save in it writes a function to a file for this command"
+        raise ParseError(f"{error}\n  hint: {hint}") from None
 
 
 @contextmanager

@@ -10,6 +10,7 @@ without meshbridge importing it.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -89,6 +90,9 @@ class Program:
     version: str | None = None
     platforms: tuple[str, ...] = ()
     how: object = None
+
+    def __repr__(self) -> str:
+        return f"<Program: {self.format.summary}>"
 
     def planned(self, how: object) -> Program:
         """The program to be partitioned with these options (`pipeline.Options`), and with it what is derived from it: its
@@ -326,7 +330,11 @@ def unpack(
     for candidate in formats().values():
         if candidate.unpack is not None and candidate.holds(value):
             return candidate.unpack(value, arguments, named or {}, platform, ctx)
-    hint = "\n  hint: compile it with jax.jit first" if inspect.isroutine(value) else ""
+    hint = ""
+    if inspect.isroutine(value):
+        hint = "\n  hint: compile it with jax.jit first"
+    elif isinstance(value, (str, os.PathLike)):
+        hint = "\n  hint: meshbridge.load reads a program from a file"
     kinds = "a jax.export.Exported, a meshbridge.Program, an MLIR module, a jax.stages.Lowered, or a jitted function"
     raise MeshError(f"error: expected {kinds}, found {type(value).__name__}{hint}")
 

@@ -8,13 +8,12 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from difflib import get_close_matches
 from math import inf
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.module_mesh import find_mesh, is_partitioned
 from meshbridge.dialect.ops import OPEN_DIMS, ShardingOp
-from meshbridge.dialect.patterns import keys_of, matches
+from meshbridge.dialect.patterns import matches, no_match
 from meshbridge.ir.locations import user_line
 from meshbridge.ir.mlir import MeshError, ir, main_function
 from meshbridge.ir.sharding import Mesh
@@ -228,23 +227,9 @@ def _matching(patterns: Iterable[str], leaves: Sequence[FamilyMember]) -> set[Fa
     for pattern in patterns:
         matching = {leaf for leaf in leaves if matches(pattern, leaf.name)}
         if not matching:
-            raise MeshError(_unknown(pattern, [leaf.name for leaf in leaves]))
+            raise MeshError(no_match(pattern, [leaf.name for leaf in leaves]))
         matched |= matching
     return matched if patterns else set(leaves)
-
-
-def _unknown(pattern: str, names: Sequence[str]) -> str:
-    """The error for a pattern without a match, with the names that are close to it, else the first names."""
-    near = get_close_matches(pattern, names, 4, 0.5) or [name for name in names if pattern in keys_of(name)]
-    existing = f"there are {_listed(names)}" if names else "there are none"
-    hint = (
-        f"did you mean {_listed(near)}?" if near else "keys have slashes between them, as in params/**/kernel; * stands for any"
-    )
-    return f"error: no argument and no result matches '{pattern}': {existing}\n  hint: {hint}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def _try(change: TriedChange, annotated: ir.Module, before: Report, options: Options) -> Alternative:

@@ -30,6 +30,7 @@ from meshbridge.machines.machine import OptionValue
 from meshbridge.ops.unsupported import is_callback
 from meshbridge.read import formats
 from meshbridge.runtime import processes, xla
+from meshbridge.text import counted
 
 BOUNDARY = (BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT, BOUNDARY_PARTIAL)
 """Attributes of the arguments and results of a local program: type before partitioning, mesh symbol, axes per dimension, and axes
@@ -126,6 +127,12 @@ class Executable:
     loaded: xla.Loaded
     calling: formats.Calling | None = None
     """The trees, typed keys and dropped arguments of the JAX function; None for a bare module."""
+
+    def __repr__(self) -> str:
+        axes = ", ".join(f"{name}={size}" for name, size in self.mesh.named_axes)
+        return (
+            f"<Executable: {counted(len(self.inputs), 'argument')}, {counted(len(self.outputs), 'result')}, on the mesh {axes}>"
+        )
 
     @cached_property
     def jax_mesh(self) -> jax.sharding.Mesh:

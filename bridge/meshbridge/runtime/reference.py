@@ -33,7 +33,10 @@ def unsharded(module: ir.Module, inputs: Sequence[Array]) -> list[Array]:
     Raises MeshError for a partitioned program, which has no meaning on one device.
     """
     if is_partitioned(module):
-        raise MeshError("<module>: error: the program is partitioned already, it has no unsharded form to compare with")
+        hint = "meshbridge verify SOURCE PARTITIONED compares it with the program that it was made from"
+        raise MeshError(
+            f"<module>: error: the program is partitioned already, it has no unsharded form to compare with\n  hint: {hint}"
+        )
     copy = formats.copy_module(module)
     StripShardings().run(copy)
     if any(MISREAD[op.name](op) for op in mlir.walk_all(copy) if op.name in MISREAD):

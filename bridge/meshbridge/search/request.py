@@ -12,7 +12,7 @@ from typing import NamedTuple
 from meshbridge.dialect import reannotate
 from meshbridge.dialect.names import names_in
 from meshbridge.dialect.ops import ShardingOp
-from meshbridge.dialect.patterns import keys_of, matches
+from meshbridge.dialect.patterns import keys_of, matches, no_match
 from meshbridge.ir.mlir import MeshError, function_type, ir, main_function, walk
 from meshbridge.ir.sharding import Mesh, Sharding, Split
 from meshbridge.machines.compile_target import CompileTarget
@@ -182,8 +182,7 @@ def fix(module: ir.Module, mesh: Mesh, fixed: Iterable[Fixed]) -> None:
             (side, i) for side in writers for i, path in enumerate(getattr(leaves, side)) if matches(sharding.pattern, path)
         ]
         if not matched:
-            some = ", ".join((*leaves.arguments[:4], *(("…",) if len(leaves.arguments) > 4 else ())))
-            raise MeshError(f"error: no argument and no result matches '{sharding.pattern}': the arguments are {some}")
+            raise MeshError(no_match(sharding.pattern, (*leaves.arguments, *leaves.results)))
         for side, index in matched:
             split = _split(sharding, getattr(leaves, side)[index], leaves.types(side)[index], mesh)
             writers[side](leaves.main, index, Sharding(mesh.name, split))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from meshbridge import pass_names, pipeline, progress
 from meshbridge.decide.mutation_script import read_mutations
 from meshbridge.decide.mutations import Mutation
+from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import assembly
 from meshbridge.dialect.chains import undefined_chains
 from meshbridge.ir import mlir
@@ -21,14 +22,19 @@ from meshbridge.partition.gather_warnings import gathered_ops
 from meshbridge.partition.mesh_spmdization import MeshSpmdization
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
+from meshbridge.read.import_shardings import ImportShardings
 from meshbridge.reports.measured import mutate_and_measure
 from meshbridge.text import did_you_mean
 from meshbridge.tools import arguments, console, expectations
 from meshbridge.tools.crash_guard import guarded
 from meshbridge.tools.interface_text import interface_text, operations_text
+from meshbridge.upstream.sharding_propagation import ShardingPropagation
 
 SEPARATOR = "// -----\n"
 """The separator of the modules in a split input and its output."""
+
+_READERS = (ShardingPropagation, ShardingRefinement, MeshSpmdization)
+"""The passes that read annotations of the mesh dialect, and do nothing without them."""
 
 _NEEDLESS = ("--allow-unregistered-dialect", "--mlir-disable-threading", "--mlir-print-ir-module-scope")
 
@@ -266,6 +272,8 @@ class _Job:
         with progress.shown([step.name for step in self.steps], quiet=self.options.quiet) as steps:
             for count, step in enumerate(self.steps):
                 self._dump("before", step, program.module)
+                if isinstance(step, _READERS) and not any(isinstance(earlier, _READERS) for earlier in self.steps[:count]):
+                    self._warn_of_unread(step, program.module, warn)
                 timings += pipeline.run((step,), program.module, verified=verified, analyses=analyses)
                 self._dump("after", step, program.module)
                 if isinstance(step, MeshSpmdization):
@@ -276,6 +284,14 @@ class _Job:
             for timing in timings:
                 console.say(f"{timing.seconds:9.4f} s {timing.verify_seconds:9.4f} s verify  {timing.name}", sys.stderr)
         return self._print(program)
+
+    def _warn_of_unread(self, step: Pass, module: ir.Module, warn: Callable[[str], object]) -> None:
+        """Warns if the program carries shardings in a notation that the pass does not read."""
+        notation = formats.find_notation(module)
+        if notation is not None:
+            hint = f"run --{ImportShardings.name} before, which turns them into annotations of the mesh dialect"
+            what = f"{step.name} does not read the shardings of the program, which are in the notation '{notation.name}'"
+            warn(f"{self.filename}: warning: {what}\n  hint: {hint}")
 
     def _mutate(self, module: ir.Module) -> None:
         """Mutates a program, and prints the metrics; on standard error if the program goes to standard output."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from meshbridge import api
 from meshbridge.ir.mlir import MeshError
 from meshbridge.reports import Report
-from meshbridge.text import size_text, table
+from meshbridge.text import counted, size_text, table
 from meshbridge.tools import arguments, console
 
 if TYPE_CHECKING:
@@ -38,6 +38,11 @@ def run(options: argparse.Namespace) -> int:
     script = Path(options.script)
     if not script.is_file():
         raise MeshError(f"meshbridge run-script: error: {options.script}: expected a Python script, found no such file")
+    if b"\0" in script.read_bytes():
+        hint = "meshbridge run takes a program in a file"
+        raise MeshError(
+            f"meshbridge run-script: error: {options.script}: expected a Python script, found a binary file\n  hint: {hint}"
+        )
     console.refuse_outputs("meshbridge run-script", {"--report": options.report})
     chosen = {name: value for name in ("machine", "memory_limit") if (value := getattr(options, name)) is not None}
     with api.patch(**chosen) as planned:
@@ -87,7 +92,11 @@ def _print_reports(planned: Sequence[Planned], page: str | None) -> None:
     if not reports:
         console.say("meshbridge run-script: nothing was compiled for several devices")
         return
-    console.say(table([_HEADER, *(_row(*entry) for entry in reports)], left=(0,)))
+    sending = [entry for entry in reports if entry[1].wire_bytes]
+    if sending:
+        console.say(table([_HEADER, *(_row(*entry) for entry in sending)], left=(0,)))
+    if silent := len(reports) - len(sending):
+        console.say(f"{counted(silent, 'more function' if sending else 'function')} sent nothing")
     busiest, report = max(reports, key=lambda entry: entry[1].wire_bytes)
     console.say(f"\n{busiest.name}\n{report.table()}")
     if page is not None:

@@ -314,7 +314,21 @@ def _check_alike(source: VerifiedProgram, partitioned: VerifiedProgram) -> None:
                 raise MeshError(
                     f"error: {kind} {index} is {_text(port)} in the source "
                     f"and {_text(partitioned_port)} in the partitioned program"
+                    + (_SHARD_HINT if _is_shard(partitioned_port, port) else "")
                 )
+
+
+_SHARD_HINT = (
+    "\n  hint: one device's program is compared once it says how its arguments and results are sharded: "
+    "mesh-spmdization=boundary writes that, and wrap-local makes a program on global shapes of it"
+)
+
+
+def _is_shard(port: Port, whole: Port) -> bool:
+    """Whether the first could be a shard of the second, which is larger."""
+    return len(port.shape) == len(whole.shape) and all(
+        size and not whole_size % size for size, whole_size in zip(port.shape, whole.shape, strict=True)
+    )
 
 
 def _text(port: Port) -> str:

@@ -34,10 +34,11 @@ def test_each_end_is_told_and_harms_no_other_child(tmp_path: Path) -> None:
     with process.forking(CHILDREN) as run:
         ends = {
             what: run([what, *more], tmp_path / "errors", NO_LIMITS)
-            for what, *more in (["abort"], ["exit", "7"], ["raise"], ["write", str(tmp_path / "written")])
+            for what, *more in (["abort"], ["kill"], ["exit", "7"], ["raise"], ["write", str(tmp_path / "written")])
         }
     assert ends == {
         "abort": "ended by SIGABRT: F1121 07:00:00 spmd.cc:7] Check failed: sharding",
+        "kill": "ended by SIGKILL, as the system does where memory is short: it said nothing",
         "exit": "ended with status 7: it said nothing",
         "raise": "ended with status 1: ValueError: not so",
         "write": "",

@@ -187,6 +187,8 @@ def _memory(process: int) -> int:
 
 
 def _ending(status: int) -> str:
+    if status == -signal.SIGKILL:
+        return "ended by SIGKILL, as the system does where memory is short"
     return f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
 
