@@ -9,7 +9,7 @@ from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import in_program_order, ir
-from meshbridge.ir.uses import look_through
+from meshbridge.ir.uses import LOOK_THROUGH, look_through
 from meshbridge.ops.dimensions import BROADCAST, REDUCE, result_dim, varies_along
 from meshbridge.ops.einsum import DOT, Einsum
 from meshbridge.ops.linear import SCALE
@@ -81,11 +81,22 @@ _LINEAR = ops_with(Trait.SHAPING) | SCALE.keys() | {SELECT, "stablehlo.convert",
 
 
 def may_be_reduced(value: ir.Value) -> bool:
-    """False if a reader of `value` is of a kind that `linear_reductions` refuses, which most readers tell by their name."""
-    return all(use.owner.operation.name in _REDUCING for use in value.uses)
+    """False if `value` is read by an operation that `linear_reductions` refuses by its name, directly or on the way to a sum:
+    nearly all values of an optimizer are."""
+    worklist = [value]
+    for _ in range(LOOK_THROUGH):
+        if not worklist:
+            break
+        for use in worklist.pop().uses:
+            op = use.owner.operation
+            if op.name in _LINEAR:
+                worklist.append(op.results[0])
+            elif op.name not in _SUMMING:
+                return False
+    return True
 
 
-_REDUCING = _LINEAR | {DOT, REDUCE}
+_SUMMING = frozenset({DOT, REDUCE})
 
 
 def linear_reductions(exponential: ir.Operation, keys: int) -> tuple[LinearReduction, ...] | None:
