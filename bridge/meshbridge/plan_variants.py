@@ -19,9 +19,9 @@ from meshbridge.decide.decisions import Decisions
 from meshbridge.ir import mlir
 from meshbridge.ir.errors import MemoryWarning
 from meshbridge.ir.mlir import MeshError, functions_to_partition, ir, main_function
-from meshbridge.ir.passes import Analyses
+from meshbridge.ir.passes import Analyses, Pass
 from meshbridge.machines.compile_target import CompileTarget
-from meshbridge.pipeline import OnPass, Options, PlanVariant, Stage, Timing
+from meshbridge.pipeline import OnPass, Options, PlanVariant, Timing
 from meshbridge.read.formats import copy_module
 
 FACTORS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0)
@@ -138,6 +138,8 @@ class VariantPlanner:
         """The best plan among `plan_variants` of the options. Repeats its warnings. Raises MeshError if no plan keeps the user's
         memory limit."""
         plan = best_plan(plan_variants(self.options), self.options.target, self._new_plan)
+        if not self._is_limited:
+            plan = self._finished(plan)
         fitting = self.fitting(plan.module, plan.analyses)
         if fitting is not None:
             return fitting
@@ -164,32 +166,50 @@ class VariantPlanner:
         warnings.warn(f"warning: {text}; memory-limit 'none' plans as if it fitted", MemoryWarning, stacklevel=2)
         return None
 
-    def plan(self, variant: PlanVariant, seen: set[bytes] | None = None) -> Plan | None:
-        """One device's program on the mesh dialect, on which plans are compared. None if the variant has no plan of its own, or
-        a plan whose hash is among those `seen`; else adds the hash. Raises MeshError with a source location."""
+    def plan(self, variant: PlanVariant) -> Plan | None:
+        """One device's program on the mesh dialect. None if the variant has no plan of its own. Raises MeshError with a source
+        location."""
+        plan = self._compared(variant)
+        return plan and self._finished(plan)
+
+    def _compared(self, variant: PlanVariant, seen: set[bytes] | None = None) -> Plan | None:
+        """The plan without the passes that keep its step. None if the variant has no plan of its own, or a plan whose hash is
+        among those `seen`; else adds the hash."""
         decide, *stages = pipeline.build(_in_mesh(self.options), variant).starting_at("legal").stages
         decided: Analyses = {Propagation: self._propagation}
-        self._run(decide, self.legal, decided)
+        self._run(decide.passes, self.legal, decided)
         decisions: Decisions = decided[Decisions]
         if not decisions.is_as_requested:
             return None
         module = copy_module(self.legal)
         analyses: Analyses = {Decisions: decisions.on_copy(functions_to_partition(self.legal), functions_to_partition(module))}
         for stage in stages:
-            self._run(stage, module, analyses)
+            self._run([step for step in stage.passes if not step.keeps_step], module, analyses)
             if stage.name == "partitioned" and seen is not None:
                 if (plan := sha256(mlir.to_bytecode(module)).digest()) in seen:
                     return None
                 seen.add(plan)
         return Plan(variant, module, analyses)
 
+    def _finished(self, plan: Plan) -> Plan:
+        """The same plan after the passes that keep its step."""
+        stages = pipeline.build(_in_mesh(self.options), plan.variant)
+        self._run([step for step in stages.passes if step.keeps_step], plan.module, plan.analyses)
+        return plan
+
     def _new_plan(self, variant: PlanVariant) -> Plan | None:
+        """The plan of a variant to be compared; finished if its memory counts."""
         with warnings.catch_warnings(record=True) as self._caught[variant]:
             warnings.simplefilter("always")
-            return self.plan(variant, self._seen)
+            plan = self._compared(variant, self._seen)
+            return plan and (self._finished(plan) if self._is_limited else plan)
 
-    def _run(self, stage: Stage, module: ir.Module, analyses: Analyses) -> None:
-        self.timings.extend(pipeline.run(stage.passes, module, verified="none", analyses=analyses, on_pass=self.on_pass))
+    @property
+    def _is_limited(self) -> bool:
+        return self.options.target.written_limit < inf
+
+    def _run(self, steps: Sequence[Pass], module: ir.Module, analyses: Analyses) -> None:
+        self.timings.extend(pipeline.run(steps, module, verified="none", analyses=analyses, on_pass=self.on_pass))
 
 
 def _in_mesh(options: Options) -> Options:

@@ -114,8 +114,9 @@ class _Watch:
         elif step.name == ShardingRefinement.name:
             self.trials.append(_Trial(module))
         elif self.trials:
-            self.trials[-1].module = module  # plans are decided on a common one
-            self.trials[-1].passed(step)
+            trial = next((trial for trial in self.trials if trial.module is module), self.trials[-1])
+            trial.module = module  # plans are decided on a common one
+            trial.passed(step)
 
     def on_stage(self, name: str, module: ir.Module) -> None:
         if name == "optimised":

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from meshbridge.cost.fusion import Fusion
 from meshbridge.ir.block_index import BlockIndex, BlockOp
 from meshbridge.ir.elements import tensor_bytes
-from meshbridge.ir.mlir import REGION_OPS, entries, ir
+from meshbridge.ir.mlir import REGION_OPS, entries, ir, terminator
 from meshbridge.ir.passes import Analyses
 from meshbridge.ops.traits import Trait, has, ops_with
 
@@ -60,8 +60,9 @@ def largest_values(function: ir.Operation, count: int) -> list[tuple[ir.Value, f
 
 
 def _returned(function: ir.Operation) -> list[ir.Value]:
-    *_, end = function.regions[0].blocks[0].operations
-    return list(end.operation.operands)
+    end = terminator(function.regions[0].blocks[0])
+    assert end is not None
+    return list(end.operands)
 
 
 def _body(function: ir.Operation, analyses: Analyses) -> _LiveBlock:

@@ -70,6 +70,7 @@ class KeepSchedule(Pass):
     """
 
     name: ClassVar[str] = "keep-schedule"
+    keeps_step: ClassVar[bool] = True
     target: CompileTarget | None = None
     "The device whose schedule is predicted; without one the pass does nothing."
     least: int = int(COMBINED_BYTES / 2)
