@@ -132,9 +132,13 @@ def _leaving(pricing: Pricing, share: float, tensor: Tensor, wanted: Sharding | 
     return pricing.leaving(tensor.type, target, share, tensor.reduced)
 
 
-def costs_of_nodes(graph: Graph) -> list[KindCosts]:
-    """The costs of each node, by number."""
-    shared: dict[tuple[object, ...], KindCosts] = {}
+CostsByKind = dict[tuple[object, ...], KindCosts]
+"""The costs of nodes, by what they depend on besides the prices and the shardings of tensors."""
+
+
+def costs_of_nodes(graph: Graph, known: CostsByKind | None = None) -> list[KindCosts]:
+    """The costs of each node, by number. `known` has, and gets, those of graphs with the same prices and unique tensors."""
+    shared = {} if known is None else known
     by_kind: dict[NodeKind, KindCosts] = {}
     for kind in dict.fromkeys([node.kind for node in graph.nodes]):
         identity = (kind.is_identity, kind.region_axes, kind.is_entry)

@@ -21,12 +21,12 @@ from itertools import chain, permutations
 from operator import itemgetter
 from typing import NamedTuple
 
-from meshbridge.decide.choice import ROUNDING
+from meshbridge.decide.choice import ROUNDING, Pricing
 from meshbridge.decide.dimension_classes import ClassSize, Dimension, classes_of
 from meshbridge.decide.graph import Graph, Tensor, across_region
 from meshbridge.decide.kind_choices import NodeTensors
 from meshbridge.decide.liveness import local_bytes
-from meshbridge.decide.node_costs import NodeCost, costs_of_nodes
+from meshbridge.decide.node_costs import CostsByKind, NodeCost, costs_of_nodes
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split
 from meshbridge.ir.subaxes import whole_and_parts, whole_split
 
@@ -49,14 +49,28 @@ Changes = dict[int, Tensor]
 """New tensors by number."""
 
 
+Moved = dict[Axes, "Tensor | None"]
+"""A tensor after a move of some of its dimensions, by the axes that they move to; None if they may not move there."""
+
+
 class TiedTensors(NamedTuple):
     """Equal tensors with the same dimensions in a class."""
 
     dims: tuple[int, ...]
     tensor: Tensor
+    moved: Moved
     members: list[int]
     price: float
     "The cost of one byte of each tensor."
+
+
+@dataclass
+class Known:
+    """What refiners have found out that holds for all graphs with the same unique tensors."""
+
+    costs: dict[Pricing, CostsByKind] = field(default_factory=dict)
+    moved: dict[tuple[tuple[int, ...], Tensor], Moved] = field(default_factory=dict)
+    "By the dimensions that move, and the tensor before."
 
 
 @dataclass
@@ -107,8 +121,16 @@ class DimensionClass:
 class Refiner:
     """Refines the splits of one folded graph in place."""
 
-    def __init__(self, graph: Graph, budget: int, memory_prices: Sequence[float] = (), axes: Iterable[int] | None = None) -> None:
-        """Classes move along `axes`, by default along those that shard something."""
+    def __init__(
+        self,
+        graph: Graph,
+        budget: int,
+        memory_prices: Sequence[float] = (),
+        axes: Iterable[int] | None = None,
+        known: Known | None = None,
+    ) -> None:
+        """Classes move along `axes`, by default along those that shard something. `known` has, and gets, what other refiners of
+        the same unique tensors find out."""
         self.graph = graph
         self.budget = budget
         "Moves that may still be tried."
@@ -117,16 +139,20 @@ class Refiner:
         self._local_bytes = cache(lambda tensor: local_bytes(tensor, graph.mesh))
         self._members = [(*node.operands, *node.results) for node in graph.nodes]
         self._known = [_known_of(members) for members in self._members]
-        self._kinds = costs_of_nodes(graph)
+        shared = Known() if known is None else known
+        self._kinds = costs_of_nodes(graph, shared.costs.setdefault(graph.pricing, {}))
+        self._found = [kind.costs for kind in self._kinds]
+        "Per node, its known costs."
         self._weights = [node.kind.weight for node in graph.nodes]
+        self._least = [weight * kind.least for weight, kind in zip(self._weights, self._kinds, strict=True)]
+        "Per node, the least cost of computing it."
         self._readers = self._readers_of_tensors()
         self._order = self._largest_first()
         self._costs = [kind.cost(known(graph.tensors)) for kind, known in zip(self._kinds, self._known, strict=True)]
         self._own = [weight * cost.own for weight, cost in zip(self._weights, self._costs, strict=True)]
         self._shared = [self._uses(tensor, {}) for tensor in range(len(graph.tensors))]
         self.total = sum(self._own) + sum(self._shared) + self.memory_cost
-        self._moved: dict[tuple[Tensor, tuple[int, ...], Axes], Tensor | None] = {}
-        "Tensors after a move of some of their dimensions to some axes; None if they may not move."
+        self._moved = shared.moved
         self._choices_of_axes = _choices_of_axes(graph.mesh, _used_axes(graph) if axes is None else {*axes})
         self._stale = set(range(len(graph.tensors)))
         "Tensors whose surroundings have changed since their classes were last tried."
@@ -157,9 +183,7 @@ class Refiner:
 
     def _largest_first(self) -> list[int]:
         """The rank of each node by work, identities last, which have no choice: expensive moves are then rejected early."""
-        sizes = [
-            (not kind.kind.is_identity, -weight * kind.least) for weight, kind in zip(self._weights, self._kinds, strict=True)
-        ]
+        sizes = [(not kind.kind.is_identity, -least) for least, kind in zip(self._least, self._kinds, strict=True)]
         ranks = [0] * len(sizes)
         for rank, index in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
             ranks[index] = rank
@@ -183,7 +207,7 @@ class Refiner:
         """Gives the class the axes that save most, if any do."""
         least = LEAST_GAIN * self.total
         stake, staying = self._at_stake(moved_class.near, moved_class.read)
-        at_least = sum([self._weights[node] * self._kinds[node].least for node in moved_class.near])
+        at_least = sum(map(self._least.__getitem__, moved_class.near))
         if stake - at_least <= least and stake + self._memory_cost(moved_class.members) - at_least <= least:
             return
         tied = self._tied_tensors(moved_class.members)
@@ -263,9 +287,9 @@ class Refiner:
         groups: dict[tuple[tuple[int, ...], Tensor], list[int]] = {}
         for tensor, dims in members.items():
             groups.setdefault((dims, self.graph.tensors[tensor]), []).append(tensor)
-        prices = self._memory_prices
+        prices, moved = self._memory_prices, self._moved
         return [
-            TiedTensors(*key, numbers, sum([prices[tensor] for tensor in numbers]) if prices else 0.0)
+            TiedTensors(*key, moved.setdefault(key, {}), numbers, sum([prices[tensor] for tensor in numbers]) if prices else 0.0)
             for key, numbers in groups.items()
         ]
 
@@ -274,18 +298,17 @@ class Refiner:
         may not move are in the way. A dimension on which the user wrote other axes keeps only these. One that is the major factor
         of others, where a reshape divides them, takes the axes that fit it: 16 rows on 8 devices are 2 groups on the outer 2."""
         size, bytes_of = self.graph.mesh.group_size(axes), self._local_bytes
-        longest = max([before.shape[dims[0]] for dims, before, _, _ in tied])
+        longest = max([before.shape[dims[0]] for dims, before, *_ in tied])
         changed: Changes = {}
         freed = 0.0
-        for dims, before, members, price in tied:
+        for dims, before, moved, members, price in tied:
             fitting, devices = axes, size
             if before.shape[dims[0]] < longest:
                 fitting, devices = self._fitting(before.shape[dims[0]], axes)
-            key = (before, dims, fitting)
             try:
-                after = self._moved[key]
+                after = moved[fitting]
             except KeyError:
-                after = self._moved[key] = moved_tensor(before, dims, fitting, devices)
+                after = moved[fitting] = moved_tensor(before, dims, fitting, devices)
             if after is None:
                 return {}, 0.0
             if after is not before:
@@ -307,11 +330,12 @@ class Refiner:
         tensors = self.graph.tensors.copy()
         for index, tensor in draft.tensors.items():
             tensors[index] = tensor
-        pick, kinds, weights, unknown = self._known, self._kinds, self._weights, draft.unknown
+        pick, kinds, found, weights, unknown = self._known, self._kinds, self._found, self._weights, draft.unknown
         for index in near:
-            tensors_of_node, kind = pick[index](tensors), kinds[index]
-            cost = kind.costs.get(tensors_of_node)
+            tensors_of_node = pick[index](tensors)
+            cost = found[index].get(tensors_of_node)
             if cost is None:
+                kind = kinds[index]
                 floor = weights[index] * (kind.floors.get(tensors_of_node) or kind.floor(tensors_of_node))
                 unknown.append((index, tensors_of_node, floor))
                 draft.bound -= floor

@@ -17,7 +17,7 @@ from meshbridge.decide.dimension_classes import BATCH, NARROW, STORED, WIDE
 from meshbridge.decide.fold_layers import fold_layers
 from meshbridge.decide.graph import Graph, NodeKind, Tensor
 from meshbridge.decide.liveness import lifetimes
-from meshbridge.decide.refine import Refiner
+from meshbridge.decide.refine import Known, Refiner
 from meshbridge.resharding import Objective
 
 MANAGEABLE = 1000
@@ -83,6 +83,7 @@ class _Start:
 
     graph: Graph
     foldings: _Foldings
+    known: Known
     budget: int
     work: float
     prices: Sequence[float]
@@ -96,7 +97,7 @@ class _Start:
         if route not in self.refined:
             before = self.along(route[:-1])
             graph = replace(self.graph, tensors=before.tensors, pricing=pricing_of(self.graph.mesh, route[-1], self.work))
-            refiner = _refined(graph, self.foldings.of(graph), before.budget, self.prices)
+            refiner = _refined(graph, self.foldings.of(graph), before.budget, self.prices, self.known)
             self.refined[route] = RefinedSplits(graph.tensors, refiner.budget, refiner.total, refiner.memory_cost)
         return self.refined[route]
 
@@ -114,6 +115,7 @@ class Refinements:
 
     def __init__(self) -> None:
         self.foldings = _Foldings()
+        self.known = Known()
         self._starts: list[_Start] = []
 
     def start(self, start: _Start) -> _Start:
@@ -141,7 +143,8 @@ def refine(graph: Graph, budget: int, objective: Objective, refinements: Refinem
     if objective.hides or (work > 1 and objective.combined_bytes):
         note_concurrency(graph, objective, is_small=work > 1)
     refinements = refinements or Refinements()
-    start = refinements.start(_Start(graph.copy(), refinements.foldings, budget, work, _memory_prices(graph, objective)))
+    prices = _memory_prices(graph, objective)
+    start = refinements.start(_Start(graph.copy(), refinements.foldings, refinements.known, budget, work, prices))
     least = least_memory = inf
     for route in (replace(objective, is_thorough=True) if work > SMALL else objective).routes:
         refined = start.along(route)
@@ -179,15 +182,15 @@ def _note_sharing(graph: Graph) -> None:
     graph.nodes = nodes
 
 
-def _refined(graph: Graph, folding: Folding, budget: int, prices: Sequence[float]) -> Refiner:
+def _refined(graph: Graph, folding: Folding, budget: int, prices: Sequence[float], known: Known) -> Refiner:
     """Refines with the graph's prices, and memory prices by tensor; returns the last refiner."""
     folded, folded_number = folding
     folded = replace(folded, tensors=list(folded.tensors), pricing=graph.pricing)
-    refiner = Refiner(folded, budget, _summed(prices, folded_number))
+    refiner = Refiner(folded, budget, _summed(prices, folded_number), known=known)
     remaining = refiner.run(WIDE, NARROW, BATCH)
     graph.tensors = [folded.tensors[number] for number in folded_number]
     if len(graph.nodes) <= MANAGEABLE:
-        refiner = Refiner(graph, remaining, prices)
+        refiner = Refiner(graph, remaining, prices, known=known)
         refiner.run(NARROW, STORED, BATCH)
     return refiner
 
