@@ -133,6 +133,8 @@ class VariantPlanner:
     _caught: dict[PlanVariant, list[warnings.WarningMessage]] = field(default_factory=dict)
     _seen: set[bytes] = field(default_factory=set)
     "Hashes of the plans so far, after partitioning."
+    _decided: list[tuple[bool, Decisions]] = field(default_factory=list)
+    "The decisions so far, with whether links have prices: both together say what the plan is."
 
     def best(self) -> Plan:
         """The best plan among `plan_variants` of the options. Repeats its warnings. Raises MeshError if no plan keeps the user's
@@ -156,11 +158,13 @@ class VariantPlanner:
         if needed is None or needed.peak <= limit:
             return None
         if needed.peak - needed.temporaries <= limit:
-            limited = replace(self, options=self.options.limited(limit), _caught={}, _seen=set())
+            limited = replace(self, options=self.options.limited(limit), _caught={}, _seen=set(), _decided=[])
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # this plan is not returned
-                frugal = limited.plan(PlanVariant(memory_factor=FACTORS[-1]))
-            if frugal is not None and memory(main_function(frugal.module), frugal.analyses).peak <= limit:
+                frugal = limited._compared(PlanVariant(memory_factor=FACTORS[-1]))
+                # What pins collectives only holds values for longer: it need not run on a plan that does not fit.
+                fits = frugal is not None and _fits(frugal, limit) and _fits(limited._finished(frugal), limit)
+            if fits:
                 return limited.best()
         text = memory_excess(planned, limit).replace("the limit of", f"'{self.options.target.name}' has,")
         warnings.warn(f"warning: {text}; memory-limit 'none' plans as if it fitted", MemoryWarning, stacklevel=2)
@@ -179,7 +183,7 @@ class VariantPlanner:
         decided: Analyses = {Propagation: self._propagation}
         self._run(decide.passes, self.legal, decided)
         decisions: Decisions = decided[Decisions]
-        if not decisions.is_as_requested:
+        if not decisions.is_as_requested or (seen is not None and self._is_known(variant, decisions)):
             return None
         module = copy_module(self.legal)
         analyses: Analyses = {Decisions: decisions.on_copy(functions_to_partition(self.legal), functions_to_partition(module))}
@@ -190,6 +194,14 @@ class VariantPlanner:
                     return None
                 seen.add(plan)
         return Plan(variant, module, analyses)
+
+    def _is_known(self, variant: PlanVariant, decisions: Decisions) -> bool:
+        """Whether an earlier variant has led to the same decisions and partitions alike; remembers these."""
+        made = (variant.link_prices, decisions)
+        if made in self._decided:
+            return True
+        self._decided.append(made)
+        return False
 
     def _finished(self, plan: Plan) -> Plan:
         """The same plan after the passes that keep its step."""
@@ -210,6 +222,10 @@ class VariantPlanner:
 
     def _run(self, steps: Sequence[Pass], module: ir.Module, analyses: Analyses) -> None:
         self.timings.extend(pipeline.run(steps, module, verified="none", analyses=analyses, on_pass=self.on_pass))
+
+
+def _fits(plan: Plan, limit: float) -> bool:
+    return memory(main_function(plan.module), plan.analyses).peak <= limit
 
 
 def _in_mesh(options: Options) -> Options:

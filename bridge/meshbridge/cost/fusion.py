@@ -111,7 +111,7 @@ class Fusion:
             if self._passes_on(results[0]):
                 self._buffers[results[0]] = {results[0]: 0.0}
         elif name in NO_KERNELS:
-            if (product := self._scaled(block_op)) is not None:
+            if name == "stablehlo.multiply" and (product := self._scaled(block_op)) is not None:
                 self._alias(results[0], product)
                 return
             read = self.read(block_op)
@@ -143,9 +143,9 @@ class Fusion:
         return self._epilogues.get(product, product) != product
 
     def _scaled(self, block_op: BlockOp) -> int | None:
-        """The operand of an operation if it scales a product, perhaps transposed, by a constant, and nothing else reads the
+        """The operand of a multiplication if it scales a product, perhaps transposed, by a constant, and nothing else reads the
         product: it is scaled before it is written."""
-        if block_op.name != "stablehlo.multiply" or self._epilogues:
+        if self._epilogues:
             return None
         for value, factor in (block_op.operands, block_op.operands[::-1]):
             if self._is_product(value) and _is_splat(self._values.all[factor]):
@@ -179,8 +179,11 @@ class Fusion:
         # A slice behind a reshape counts as read in place, by collectives too: the copy that some compilers make is not priced.
         readers = self.index.readers_of(value) if name in _WITHIN else self._readers_through_views(value)
         reading = self._reading_slices if name in _SLICES else self._reading
-        if not readers or len(read) > _OPERANDS or any(operations[reader].name not in reading for reader in readers):
+        if not readers or len(read) > _OPERANDS:
             return False
+        for reader in readers:
+            if operations[reader].name not in reading:
+                return False
         if len(readers) == 1:
             return True
         return (self._repeats or not is_expensive) and sum(read.values()) <= _ENOUGH * self._tensor_bytes(value)
@@ -188,7 +191,10 @@ class Fusion:
     def _readers_through_views(self, value: int) -> Sequence[int]:
         """The numbers of the operations that read a value or a view of it. A view is no kernel that could compute the value."""
         readers, operations = self.index.readers_of(value), self.index.operations
-        if not any(operations[reader].name in _VIEWS for reader in readers):
+        for reader in readers:
+            if operations[reader].name in _VIEWS:
+                break
+        else:
             return readers
         through: dict[int, None] = {}
         for reader in readers:
@@ -202,14 +208,14 @@ class Fusion:
         """The buffers that an operation and its fused operands read."""
         if not block_op.read:
             return {}
-        share = self._share(block_op)
-        buffers = self._buffers_of(block_op.read[0])
-        if share != 1.0:
+        first, *others = block_op.read
+        buffers = self._buffers_of(first)
+        if block_op.name in _PARTLY and (share := self._share(block_op)) != 1.0:
             buffers = {buffer: share * size for buffer, size in buffers.items()}
-        if len(block_op.read) == 1:
+        if not others:
             return buffers
         merged = dict(buffers)
-        for value in block_op.read[1:]:
+        for value in others:
             for buffer, size in self._buffers_of(value).items():
                 if size > merged.setdefault(buffer, size):
                     merged[buffer] = size
@@ -246,9 +252,7 @@ class Fusion:
         return sum(map(self._tensor_bytes, buffered))
 
     def _share(self, block_op: BlockOp) -> float:
-        """The share of its first operand that an operation reads."""
-        if block_op.name not in _PARTLY:
-            return 1.0
+        """The share of its first operand that one of _PARTLY reads."""
         if block_op.name in _UPDATING:
             return 0.0
         return min(1.0, self._tensor_bytes(block_op.results[0]) / max(self._tensor_bytes(block_op.operands[0]), 1.0))

@@ -63,28 +63,34 @@ def _remaining(tasks: Sequence[Task]) -> list[float]:
     return remaining
 
 
+_Queue = list[tuple[float, int]]
+"""A heap of tasks: the negated remaining seconds, and the number."""
+
+
 class _Ready:
     """Tasks without unfinished predecessors, by the resources that they need."""
 
     def __init__(self, tasks: Sequence[Task], remaining: Sequence[float]) -> None:
-        self.tasks = tasks
         self.remaining = remaining
-        self.queues: dict[frozenset[str], list[tuple[float, int]]] = {}
+        needs: dict[tuple[str, ...], _Queue] = {}
+        self._queue_of = [needs.setdefault(tuple(sorted(task.busy)), []) for task in tasks]
+        self._queues = [(queue, resources) for resources, queue in needs.items()]
 
     def add(self, number: int) -> None:
-        queue = self.queues.setdefault(frozenset(self.tasks[number].busy), [])
-        heappush(queue, (-self.remaining[number], number))
+        heappush(self._queue_of[number], (-self.remaining[number], number))
 
     def startable(self, free: Mapping[str, float], now: float) -> Iterator[int]:
         """The tasks that start now, longest remaining time first; the caller updates `free`, the time at which each resource is
         free."""
         while True:
-            heads = [
-                (queue[0], needed)
-                for needed, queue in self.queues.items()
-                if queue and all(free.get(resource, 0.0) <= now for resource in needed)
-            ]
-            if not heads:
+            first: _Queue | None = None
+            for queue, resources in self._queues:
+                if queue and (first is None or queue[0] < first[0]):
+                    for resource in resources:
+                        if free.get(resource, 0.0) > now:
+                            break
+                    else:
+                        first = queue
+            if first is None:
                 return
-            _, needed = min(heads, key=lambda head: head[0])
-            yield heappop(self.queues[needed])[1]
+            yield heappop(first)[1]

@@ -25,14 +25,13 @@ from meshbridge.cost.schedule import Task, list_schedule
 from meshbridge.cost.seconds import Time, op_time
 from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.ir.block_index import BlockIndex, BlockOp, ValueNumbers
-from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir, main_function
+from meshbridge.ir.mlir import BARRIER, REGION_OPS, OpKey, ir, main_function, op_key
 from meshbridge.ir.passes import Analyses, Recomputable
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.machines.layout import place
 from meshbridge.machines.machine import Machine
 from meshbridge.machines.target import Target
-from meshbridge.ops.rule import Signature, signature
 
 COMPUTE, MEMORY, LOOPS = "compute", "memory", "loops"
 """Resources of a device; LOOPS stands for slices of whole loops. Other resources are links."""
@@ -169,7 +168,7 @@ class CollectiveTimes:
 
     meshes: dict[str, Mesh]
     time_of: Callable[[ir.Operation, Mesh, Axes, Collective], Time]
-    _known: dict[Signature, Time] = field(default_factory=dict)
+    _known: dict[OpKey, Time] = field(default_factory=dict)
 
     @staticmethod
     def on(module: ir.Module, target: CompileTarget) -> CollectiveTimes:
@@ -193,7 +192,7 @@ class CollectiveTimes:
 
     def of(self, op: ir.Operation) -> Time:
         """The time of one of COMMUNICATING. Raises MeshError as `predict` does."""
-        key = signature(op)
+        key = op_key(op)
         time = self._known.get(key)
         if time is None:
             ((_, mesh, axes, collective),) = communicating([(op, 1)], self.meshes)
@@ -346,12 +345,18 @@ class _Prediction:
 
     def _kernel(self, block_op: BlockOp, values: ValueNumbers, moved_bytes: float) -> _Run:
         """An operation with its fused operands, which moves so many bytes. Arithmetic on scalars is part of other kernels."""
-        if all(_is_single(values.all[value]) for value in (*block_op.results, *block_op.operands)):
+        results, operands = block_op.results, block_op.operands
+        is_small = all([values.tensor_bytes(value) <= _SINGLE_BYTES for value in results])  # which costs less to ask
+        if is_small and all(_is_single(values.all[value]) for value in (*results, *operands)):
             return _Run(block_op.op)
         (kind, count), *_ = (*products([(block_op.op, 1)]).items(), ("", 0.0))
         working, moving = (op_time(flops, kind, moved_bytes, self.machine) / self.machine.efficiency for flops in (count, 0.0))
         seconds = self.machine.kernel_launch + working
         return _Run(block_op.op, seconds, seconds, 0.0, {COMPUTE: seconds}, ((COMPUTE, seconds), (MEMORY, moving)))
+
+
+_SINGLE_BYTES = 16
+"""The most bytes that a single element has."""
 
 
 def _is_single(value: ir.Value) -> bool:

@@ -22,9 +22,19 @@ Measured (`benchmarks.constants`): from 1 to 3, all programs send the same bytes
 collectives with 1 and 2, 219 with 3."""
 
 
-def fold_layers(graph: Graph) -> tuple[Graph, list[int]]:
+Neighbours = list["itemgetter[int]"]
+"""Per node, what picks the numbers of the node and of its tensors from those of all tensors and, after them, of all nodes."""
+
+
+def neighbours_of(graph: Graph) -> Neighbours:
+    """The neighbours in a graph, and in its copies: they depend on which tensors its nodes mention alone."""
+    count = len(graph.tensors)
+    return [itemgetter(count + index, *node.operands, *node.results) for index, node in enumerate(graph.nodes)]
+
+
+def fold_layers(graph: Graph, neighbours: Neighbours | None = None) -> tuple[Graph, list[int]]:
     """The folded graph, whose nodes' weights count the nodes folded into them, and for every tensor its number there."""
-    tensors, nodes = _colours(graph)
+    tensors, nodes = _colours(graph, neighbours_of(graph) if neighbours is None else neighbours)
     folded = replace(graph, tensors=[], nodes=[], uses=[], carried={})
     for index in _representatives(tensors):
         folded.add(graph.tensors[index])
@@ -47,22 +57,22 @@ def _representatives(colours: list[int]) -> list[int]:
     return sorted(dict(zip(reversed(colours), reversed(range(len(colours))), strict=True)).values())
 
 
-def _colours(graph: Graph) -> tuple[list[int], list[int]]:
+def _colours(graph: Graph, neighbours: Neighbours) -> tuple[list[int], list[int]]:
     """A number for every tensor and every node; equal numbers have equal neighbourhoods."""
     tensors = _number(graph.tensors)
     nodes = kinds = _number([node.kind for node in graph.nodes])
-    neighbours = [itemgetter(len(tensors) + index, *node.operands, *node.results) for index, node in enumerate(graph.nodes)]
     for _ in range(ROUNDS):
         nodes = _with_tensors(kinds, neighbours, tensors)
         find = nodes.__getitem__
-        tensors = _number(zip(tensors, (frozenset(map(find, users)) for users in graph.users), strict=True))
+        different = [frozenset(map(find, users)) for users in graph.users]
+        tensors = _number(zip(tensors, different, strict=True))
     return tensors, _with_tensors(nodes, neighbours, tensors)
 
 
-def _with_tensors(nodes: list[int], neighbours: list[itemgetter[int]], tensors: list[int]) -> list[int]:
+def _with_tensors(nodes: list[int], neighbours: Neighbours, tensors: list[int]) -> list[int]:
     """A number for each pair of a node's number and the numbers of its tensors."""
     numbers = [*tensors, *nodes, -1]  # the last one is the number of tensor -1
-    return _number(pick(numbers) for pick in neighbours)
+    return _number([pick(numbers) for pick in neighbours])
 
 
 def _number(values: Iterable[Hashable]) -> list[int]:

@@ -14,7 +14,7 @@ from meshbridge.cost.fusion import NO_KERNELS
 from meshbridge.decide.choice import pricing_of
 from meshbridge.decide.concurrency import note_concurrency
 from meshbridge.decide.dimension_classes import BATCH, NARROW, STORED, WIDE
-from meshbridge.decide.fold_layers import fold_layers
+from meshbridge.decide.fold_layers import Neighbours, fold_layers, neighbours_of
 from meshbridge.decide.graph import Graph, NodeKind, Tensor
 from meshbridge.decide.liveness import lifetimes
 from meshbridge.decide.refine import Known, Refiner
@@ -65,6 +65,7 @@ class _Foldings:
 
     def __init__(self) -> None:
         self._known: list[tuple[list[Tensor], list[NodeKind], Folding]] = []
+        self._neighbours: Neighbours | None = None
 
     def of(self, graph: Graph) -> Folding:
         """The folding of a graph: descriptions and kinds that are equal are one object, so comparing them costs little."""
@@ -72,7 +73,9 @@ class _Foldings:
         for tensors, known_kinds, folding in self._known:
             if tensors == graph.tensors and known_kinds == kinds:
                 return folding
-        folding = fold_layers(graph)
+        if self._neighbours is None:
+            self._neighbours = neighbours_of(graph)
+        folding = fold_layers(graph, self._neighbours)
         self._known.append((list(graph.tensors), kinds, folding))
         return folding
 

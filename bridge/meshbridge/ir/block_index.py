@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from meshbridge.ir.elements import tensor_bytes
-from meshbridge.ir.mlir import ir, walk
+from meshbridge.ir.mlir import has_no_regions, ir, walk
 from meshbridge.ir.passes import Analyses, Recomputable
 
 
@@ -56,6 +56,24 @@ class BlockOp(NamedTuple):
         read = tuple([number(value) for inner in walk(op) for value in inner.operands]) if len(op.regions) else operands
         return cls(op, op.name, operands, tuple(map(number, op.results)), read)
 
+    @classmethod
+    def all_of(cls, block: ir.Block, values: ValueNumbers) -> list[BlockOp]:
+        """The operations of a block: for most, their class tells the name, and that they have no regions."""
+        number = values.__getitem__
+        names: dict[type[ir.OpView], str] = {}
+        operations = []
+        for view in block.operations:
+            kind, op = type(view), view.operation
+            name = names.get(kind)
+            if name is None:
+                if not has_no_regions(view):
+                    operations.append(cls.of(op, values))
+                    continue
+                name = names[kind] = op.name
+            operands = tuple(map(number, op.operands))
+            operations.append(cls(op, name, operands, tuple(map(number, op.results)), operands))
+        return operations
+
 
 class BlockIndex:
     """The operations of a block that does not change meanwhile."""
@@ -63,7 +81,7 @@ class BlockIndex:
     def __init__(self, block: ir.Block, values: ValueNumbers | None = None) -> None:
         self.block = block
         self.values = ValueNumbers() if values is None else values
-        self.operations = [BlockOp.of(view.operation, self.values) for view in block.operations]
+        self.operations = BlockOp.all_of(block, self.values)
         self.makers: dict[int, int] = {}
         "By result, the number of its operation."
         self.readers: dict[int, list[int]] = {}
