@@ -22,7 +22,7 @@ from meshbridge.ir.mlir import MeshError, functions_to_partition, ir, main_funct
 from meshbridge.ir.passes import Analyses, Pass
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.pipeline import OnPass, Options, PlanVariant, Timing
-from meshbridge.read.formats import copy_module
+from meshbridge.read.formats import copy_module, replace_content
 
 FACTORS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0)
 """Factors on the machine's price of memory, tried in order to keep a limit. Each takes one partitioning."""
@@ -81,7 +81,7 @@ def best_plan(variants: Sequence[PlanVariant], target: CompileTarget, planned: C
         for variant in (variant._replace(memory_factor=factor) for variant in variants):
             if (plan := planned(variant)) is None:
                 continue
-            needed = memory(main_function(plan.module), plan.analyses).peak if limit < inf else 0.0
+            needed = _peak(plan) if limit < inf else 0.0
             if needed <= limit:
                 fitting.append(plan)
             elif least is None or needed < least[0]:
@@ -162,9 +162,7 @@ class VariantPlanner:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # this plan is not returned
                 frugal = limited._compared(PlanVariant(memory_factor=FACTORS[-1]))
-                # What pins collectives only holds values for longer: it need not run on a plan that does not fit.
-                fits = frugal is not None and _fits(frugal, limit) and _fits(limited._finished(frugal), limit)
-            if fits:
+            if frugal is not None and _peak(frugal) <= limit:
                 return limited.best()
         text = memory_excess(planned, limit).replace("the limit of", f"'{self.options.target.name}' has,")
         warnings.warn(f"warning: {text}; memory-limit 'none' plans as if it fitted", MemoryWarning, stacklevel=2)
@@ -204,10 +202,20 @@ class VariantPlanner:
         return False
 
     def _finished(self, plan: Plan) -> Plan:
-        """The same plan after the passes that keep its step."""
-        stages = pipeline.build(_in_mesh(self.options), plan.variant)
-        self._run([step for step in stages.passes if step.keeps_step], plan.module, plan.analyses)
-        return plan
+        """The same plan after the passes that keep its step, unless it does not fit the memory limit because of them: what pins
+        collectives holds values for longer."""
+        target, stages = self.options.target, pipeline.build(_in_mesh(self.options), plan.variant)
+        steps, limit = [step for step in stages.passes if step.keeps_step], min(target.written_limit, target.implied_limit)
+        if not steps:
+            return plan
+        before = copy_module(plan.module) if limit < inf else None
+        self._run(steps, plan.module, plan.analyses)
+        if before is None or _peak(plan) <= limit:
+            return plan
+        if memory(main_function(before)).peak > limit:
+            return plan
+        replace_content(plan.module, before)
+        return plan._replace(analyses={})
 
     def _new_plan(self, variant: PlanVariant) -> Plan | None:
         """The plan of a variant to be compared; finished if its memory counts."""
@@ -224,8 +232,8 @@ class VariantPlanner:
         self.timings.extend(pipeline.run(steps, module, verified="none", analyses=analyses, on_pass=self.on_pass))
 
 
-def _fits(plan: Plan, limit: float) -> bool:
-    return memory(main_function(plan.module), plan.analyses).peak <= limit
+def _peak(plan: Plan) -> float:
+    return memory(main_function(plan.module), plan.analyses).peak
 
 
 def _in_mesh(options: Options) -> Options:

@@ -18,7 +18,7 @@ from meshbridge.cost.fusion import Fusion
 from meshbridge.ir.block_index import BlockIndex, BlockOp
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import REGION_OPS, entries, ir, terminator
-from meshbridge.ir.passes import Analyses
+from meshbridge.ir.passes import Analyses, Recomputable
 from meshbridge.ops.traits import Trait, has, ops_with
 
 _IN_PLACE = ops_with(Trait.ELEMENTWISE, Trait.ALIASING)
@@ -28,7 +28,7 @@ _ALIASED, _DONOR = "tf.aliasing_output", "jax.buffer_donor"
 
 
 @dataclass(frozen=True)
-class Memory:
+class Memory(Recomputable):
     """Bytes on one device: shards of arguments and results, and the peak of all other values."""
 
     arguments: float
@@ -44,11 +44,15 @@ class Memory:
 
 
 def memory(function: ir.Operation, analyses: Analyses | None = None) -> Memory:
-    """The memory of a function of one device's program; `analyses` are those of its module."""
+    """The memory of the function of one device's program that is its entry; `analyses` of its module have it, or get it."""
     analyses = {} if analyses is None else analyses
+    if Memory in analyses:
+        known: Memory = analyses[Memory]
+        return known
     arguments, whole, returned = list(function.regions[0].blocks[0].arguments), _body(function, analyses), _returned(function)
     sizes = [sum(map(tensor_bytes, values)) for values in (arguments, returned)]
-    return Memory(sizes[0], sizes[1], whole.peak(), _donated(function, returned))
+    found = analyses[Memory] = Memory(sizes[0], sizes[1], whole.peak(), _donated(function, returned))
+    return found
 
 
 def largest_values(function: ir.Operation, count: int) -> list[tuple[ir.Value, float]]:
