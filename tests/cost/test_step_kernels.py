@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from meshbridge.cost.memory import memory
@@ -92,6 +94,54 @@ def test_a_normalised_tensor_is_computed_by_every_reader() -> None:
   {SHARED.replace("stablehlo.OP %a", "stablehlo.subtract %a, %m")}"""
     step = predicted(body, f"%a: {TENSOR}, %row: {row}", f"{TENSOR}, {TENSOR}")
     assert step.seconds == pytest.approx(moving(4 + 2 / SIZE, 2))
+
+
+def normalised(size: int, *, last: str = "return %y : TENSOR", dimension: int = 1) -> str:
+    """Softmax of `%a` along one of its two dimensions, and the end of the function."""
+    tensor, row = f"tensor<{size}x{size}xbf16>", f"tensor<{size}xbf16>"
+    reduced = f"across dimensions = [{dimension}] : ({tensor}, tensor<bf16>) -> {row}"
+    spread = f"dims = [{1 - dimension}] : ({row}) -> {tensor}"
+    return f"""
+  %low = stablehlo.constant dense<0xFF80> : tensor<bf16>
+  %zero = stablehlo.constant dense<0.0> : tensor<bf16>
+  %m = stablehlo.reduce(%a init: %low) applies stablehlo.maximum {reduced}
+  %mm = stablehlo.broadcast_in_dim %m, {spread}
+  %s = stablehlo.subtract %a, %mm : {tensor}
+  %e = stablehlo.exponential %s : {tensor}
+  %t = stablehlo.reduce(%e init: %zero) applies stablehlo.add {reduced}
+  %tt = stablehlo.broadcast_in_dim %t, {spread}
+  %y = stablehlo.divide %e, %tt : {tensor}
+  {last.replace("TENSOR", tensor).replace("ROW", row)}
+"""
+
+
+COLUMNS = "%c = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [0] : (TENSOR, tensor<bf16>) -> ROW\n"
+
+
+@pytest.mark.parametrize(
+    ("machine", "body", "result", "passes", "kernels"),
+    [
+        (GPUS, normalised(SIZE), TENSOR, 2, 1),
+        ("v5e:2x4", normalised(SIZE), TENSOR, 6, 4),
+        (GPUS, normalised(SIZE, dimension=0), TENSOR, 4, 3),
+        (GPUS, normalised(SIZE, last=COLUMNS + "return %c : ROW"), f"tensor<{SIZE}xbf16>", 3, 2),
+        (GPUS, normalised(SIZE, last="return %y, %m : TENSOR, ROW"), f"{TENSOR}, tensor<{SIZE}xbf16>", 3, 2),
+        (GPUS, re.sub(r".*%y = .*", "", normalised(SIZE, last="return %t : ROW")), f"tensor<{SIZE}xbf16>", 1, 1),
+    ],
+    ids=["of rows", "on a TPU", "of columns", "read by columns", "a reduction is kept", "reduced alone"],
+)
+def test_gpus_compute_reductions_of_rows_in_the_kernel_that_writes_them(
+    machine: str, body: str, result: str, passes: int, kernels: int
+) -> None:
+    step = predicted(body, f"%a: {TENSOR}", result, machine)
+    assert step.seconds == pytest.approx(moving(passes, kernels, machine), rel=0.01)
+
+
+@pytest.mark.parametrize(("elements", "passes", "kernels"), [(16_384, 2, 1), (16_385, 4, 3)])
+def test_rows_that_are_too_long_are_read_for_each_reduction(elements: int, passes: int, kernels: int) -> None:
+    tensor = f"tensor<{elements}x{elements}xbf16>"
+    step = predicted(normalised(elements), f"%a: {tensor}", tensor)
+    assert step.seconds == pytest.approx(moving(passes * (elements / SIZE) ** 2, kernels), rel=0.001)
 
 
 def test_arithmetic_of_single_numbers_takes_no_kernel() -> None:

@@ -2,7 +2,7 @@
 
 This estimates XLA's fusion without running XLA. Readers fuse broadcasts, iotas, constants and views. They fuse other elementwise
 or rearranging operations if they are such themselves: a single reader does, and several do if the value is cheap and its operands
-have hardly more bytes.
+have hardly more bytes. Reductions of rows are fused as `row_kernels` says.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 
+from meshbridge.cost.row_kernels import RowKernels, row_kernels
 from meshbridge.dialect.ops import AllSliceOp
 from meshbridge.ir.block_index import BlockIndex, BlockOp
 from meshbridge.ir.builder import op_of, shape_of
@@ -69,10 +70,11 @@ class Fusion:
         slices: bool = False,
         epilogues: bool = False,
         operands: bool = False,
+        row_elements: int = 0,
     ) -> None:
         """`outside` has the buffers of outer values. Options of the compiler: with `repeats` several readers fuse even expensive
         ops; with `slices` products read slices in place; with `epilogues` products write the results of elementwise operations on
-        theirs; with `operands` products fuse their operands."""
+        theirs; with `operands` products fuse their operands. Kernels reduce rows of up to `row_elements` that they write."""
         self.index = index
         self._values = index.values
         self._tensor_bytes = index.values.tensor_bytes
@@ -92,6 +94,9 @@ class Fusion:
         self._ends = set(self._epilogues.values()) - self._epilogues.keys()
         self._expensive: set[int] = set()
         "Expensive values without a buffer."
+        self._rows = row_kernels(index, row_elements, self._readers_through_views) if row_elements else RowKernels()
+        self._of_reduced_rows: set[int] = set()
+        "Values without a buffer that need whole rows: reductions of rows, and what is computed of them."
         for block_op in index.operations:
             self._compute_on_the_way(block_op)
 
@@ -119,12 +124,21 @@ class Fusion:
                 shape_of(self._values.all[results[0]])
             )  # computing a scalar takes no longer than reading it
             is_expensive = takes_long or not self._expensive.isdisjoint(operands)
+            needs_rows = not self._of_reduced_rows.isdisjoint(operands)
             for result in results:
+                if needs_rows and name in _FUSIBLE and self._rows.is_written(result):
+                    continue
                 if name not in _FUSIBLE or self._is_fused(result, name, read, is_expensive=is_expensive):
                     self.sources[result] = operands
                     self._buffers[result] = read
                     if is_expensive:
                         self._expensive.add(result)
+                    if needs_rows:
+                        self._of_reduced_rows.add(result)
+        elif results and results[0] in self._rows.reductions:
+            self.sources[results[0]] = operands
+            self._buffers[results[0]] = self.read(block_op)
+            self._of_reduced_rows.add(results[0])
 
     def _epilogue(self, product: int) -> tuple[int, int]:
         """The result of a product, and the last value of the chain of fusible operations that follows it, each the only reader of
@@ -175,6 +189,8 @@ class Fusion:
         """True if each reader fuses the computation of `value` by the operation `name`, which reads the buffers `read`."""
         if value in self._ends:
             return False
+        if self._rows.is_part(value) and len(read) <= _OPERANDS:
+            return True
         operations = self.index.operations
         # A slice behind a reshape counts as read in place, by collectives too: the copy that some compilers make is not priced.
         readers = self.index.readers_of(value) if name in _WITHIN else self._readers_through_views(value)

@@ -141,6 +141,7 @@ class OverlapCosts:
                 BlockIndex.of(block, self.analyses),
                 repeats=self.machine.duplicates_expensive_ops,
                 slices=self.machine.fuses_slices,
+                row_elements=self.machine.row_elements,
                 operands=True,
             )
         return self._fusions[block]

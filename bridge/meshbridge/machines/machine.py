@@ -109,6 +109,9 @@ class Machine:
     "Of PIPELINED, what an iteration of a loop gathers for the next one."
     fuses_slices: bool
     "Whether the compiler fuses slices into the products that read them, so that nothing is copied."
+    row_elements: int
+    """The most elements of a row, along the last dimension, that the compiler reduces in the kernel which writes values of that row,
+    as in a softmax; 0 if it never does."""
     collective_matmul: bool
     "Whether products and the collectives beside them are divided, so that one hides the other, where the predicted step says so."
     refines_constraints: bool
@@ -235,6 +238,7 @@ _STEP_MAY_LACK: dict[str, type] = {
     "two_stage": dict,
     "collective_pipelining": str,
     "fuses_slices": bool,
+    "row_elements": int,
     "collective_matmul": bool,
     "refines_constraints": bool,
     "copy_bandwidth": float,
@@ -340,8 +344,9 @@ def _read(path: Path, text: str) -> Machine:
     step = read["step"]
     _check(path, "step.", step, _STEP_KEYS, _STEP_MAY_LACK)
     _check_share(path, "step.efficiency", step["efficiency"])
-    if step["launch"] < 0:
-        raise MeshError(f"{path}: error: step.launch: expected no negative number, found {step['launch']!r}")
+    for key in ("launch", "row_elements"):
+        if step.get(key, 0) < 0:
+            raise MeshError(f"{path}: error: step.{key}: expected no negative number, found {step[key]!r}")
     _check_issued(path, "step.async_collectives", step["async_collectives"])
     two_stage = step.get("two_stage", {})
     _check(path, "step.two_stage.", two_stage, {}, dict.fromkeys(("all_gather", "reduce_scatter"), str))
@@ -376,6 +381,7 @@ def _read(path: Path, text: str) -> Machine:
         two_stage,
         _pipelined(path, "step.collective_pipelining", step),
         step.get("fuses_slices", False),
+        step.get("row_elements", 0),
         step.get("collective_matmul", False),
         step.get("refines_constraints", False),
         step.get("copy_bandwidth", inf),
