@@ -110,7 +110,7 @@ class Machine:
     fuses_slices: bool
     "Whether the compiler fuses slices into the products that read them, so that nothing is copied."
     row_elements: int
-    """The most elements of a row, along the last dimension, that the compiler reduces in the kernel which writes values of that row,
+    """The most elements of a row, the last dimension, that the compiler reduces in the kernel which writes values of that row,
     as in a softmax; 0 if it never does."""
     collective_matmul: bool
     "Whether products and the collectives beside them are divided, so that one hides the other, where the predicted step says so."
