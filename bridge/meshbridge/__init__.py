@@ -34,6 +34,7 @@ from meshbridge.api import (
     report,
     save,
     search,
+    search_pipeline,
     symbolic_report,
 )
 from meshbridge.ir.errors import MemoryWarning, MeshError, ParseError, ShardingWarning
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from meshbridge.ir.mlir import OpError, VerifyError
     from meshbridge.ops.rule_notation import LoopsAndMaps
     from meshbridge.ops.sharding_rules import register_sharding_rule
+    from meshbridge.pipelines.searched import SearchedPipeline
     from meshbridge.pipelines.stage import stage
     from meshbridge.read.formats import Program
     from meshbridge.reports import Difference, Explanation, Report
@@ -76,6 +78,7 @@ __all__ = [
     "Report",
     "ReshardReport",
     "RunResult",
+    "SearchedPipeline",
     "SearchedPlan",
     "ShardingWarning",
     "TargetComparison",
@@ -104,6 +107,7 @@ __all__ = [
     "run",
     "save",
     "search",
+    "search_pipeline",
     "stage",
     "symbolic_report",
     "verify",
@@ -125,6 +129,7 @@ _HOMES = {
     "Report": "meshbridge.reports",
     "ReshardReport": "meshbridge.tools.reshard",
     "RunResult": "meshbridge.tools.trial",
+    "SearchedPipeline": "meshbridge.pipelines.searched",
     "SearchedPlan": "meshbridge.search.plan",
     "TargetComparison": "meshbridge.tools.compare.comparison",
     "Verdict": "meshbridge.verify.verdict",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from meshbridge.pipeline import Collectives, Emit, Inside
     from meshbridge.pipelines.function import Pipelined
     from meshbridge.pipelines.schedules import Schedule
+    from meshbridge.pipelines.searched import SearchedPipeline
     from meshbridge.read.formats import Program
     from meshbridge.reports import Difference, Explanation, Report
     from meshbridge.reports.symbolic import Formulas
@@ -308,6 +309,63 @@ def search(
         best = best_of(opened.module, meshes, request, on_trial, steps.part)
     opened = replace(opened, module=best.annotated)
     return plan_of(best, conversion.convert(opened, "sdy"))
+
+
+def search_pipeline(
+    program: Source | Wrapped,
+    *arguments: Any,
+    stages: Sequence[int] = (),
+    schedules: Sequence[str] | None = None,
+    microbatches: str | Mapping[str, Sequence[int]] | None = None,
+    seconds: float = 60.0,
+    kwargs: Named = None,
+    platform: str | None = None,
+    **options: Unpack[Keywords],
+) -> SearchedPipeline:
+    """The pipeline of a training step with the shortest predicted step that fits in memory (docs/pipelines.md).
+
+    `machine` has the devices of all stages, as in `v5p:4x2x4`; numbers of `stages` are by default all that divide them. The
+    devices of a stage form any mesh with the axes of the step's mesh. `schedules` are by default all. `microbatches` names a
+    static keyword argument of the step and its values, `{"microbatches": (4, 8, 16)}`, or, for a `jax.export.Exported`, symbolic
+    dimensions and their product, the batch: `"m*b=32"`; by default the step keeps its own number. After that many `seconds` no
+    further candidate is begun. Other options are those of `partition`.
+
+    Raises MeshError for invalid values, if no candidate can be built, and if none fits in memory.
+    """
+    from jax.export import Exported
+
+    from meshbridge import progress
+    from meshbridge.ir.mlir import context
+    from meshbridge.pipeline import Options
+    from meshbridge.pipelines.candidates import BatchSymbols, StageRequest
+    from meshbridge.pipelines.schedules import NAMES
+    from meshbridge.pipelines.stage_search import OWN_COUNT, search_stages
+    from meshbridge.read import files, formats
+
+    how = Options.of(emit="mesh", **options)
+    request = StageRequest(how, tuple(stages), NAMES if schedules is None else tuple(schedules), seconds)
+
+    def unpacked(**static: int) -> Program:
+        return formats.unpack(program, context(), arguments, {**(kwargs or {}), **static}, platform)
+
+    with progress.in_session("searching") as steps:
+        if isinstance(microbatches, str):
+            if not isinstance(program, Exported):
+                raise MeshError(f"error: expected a jax.export.Exported to give sizes, found {type(program).__name__}")
+            symbols, data, name = BatchSymbols.parse(microbatches), formats.dumped(program), program.fun_name
+
+            def sized(count: int) -> Program:
+                return files.parse_program(data, name, symbols.sizes(count))
+
+            return search_stages(sized, symbols.counts(), request, symbols.sizes, steps.part)
+        if microbatches is None:
+            return search_stages(lambda _: unpacked(), OWN_COUNT, request, on_progress=steps.part)
+        if len(microbatches) != 1:
+            raise MeshError(f"error: microbatches names {len(microbatches)} arguments of the step, expected one")
+        ((argument, counts),) = microbatches.items()
+        return search_stages(
+            lambda count: unpacked(**{argument: count}), counts, request, lambda count: {argument: count}, steps.part
+        )
 
 
 def explain(

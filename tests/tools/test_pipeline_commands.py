@@ -1,11 +1,13 @@
-"""`meshbridge report --stages` and `meshbridge verify --stages`."""
+"""`meshbridge report --stages`, `meshbridge verify --stages` and `meshbridge search --stages`."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 from jax import export
 
@@ -36,9 +38,38 @@ def test_proves(program: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["equal"]
 
 
+def test_searches(program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["search", program, "--stages", "2,4", "--machine", "v5p:2x2x1", "--schedules", "gpipe,1f1b"]
+    assert cli.main(line) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("gpipe, 4 stages on 1 device, 4 microbatches on v5p:2x2x1: a step of ")
+    assert text.endswith('pipelined = meshbridge.pipelined(step, stages=4, schedule="gpipe", machine="v5p:2x2x1")\n')
+    assert cli.main([*line, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runner_up"]["candidate"]["schedule"] == "1f1b"
+
+    def symbolic(params: Any, batch: Any) -> Any:
+        add = lambda total, x: (jax.tree.map(jnp.add, total, jax.grad(mlp_loss)(params, x, 2)), None)  # noqa: E731
+        return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), batch)[0]
+
+    dims = export.symbolic_shape("m, b")
+    batch = (jax.ShapeDtypeStruct((*dims, 8), jnp.float32),) * 2
+    path = tmp_path / "symbolic.jax_export"
+    path.write_bytes(export.export(jax.jit(symbolic))(mlp()[0], batch).serialize())
+    assert cli.main(["search", str(path), "--stages", "any", "--machine", "v5p:2x1x1", "--microbatches", "m*b=2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {each["candidate"]["microbatches"] for each in found["tried"]} == {1, 2}
+
+
 @pytest.mark.parametrize(
     ("line", "text"),
     [
+        ("search IN --machine v5p --stages 2", "name a topology, as in v5p:4x4x4"),
+        ("search IN --machine v5p:2x1x1 --stages 2 --mesh 2", "--mesh has no effect with --stages"),
+        ("search IN --machine v5p:2x1x1 --stages 2 -o OUT", "-o has no effect with --stages"),
+        ("search IN --machine v5p:2x1x1 --schedules 1f1b", "--schedules has no effect without --stages"),
+        ("search IN --machine v5p:2x1x1 --stages 2 --schedules fast", "expected some of gpipe, 1f1b, interleaved, zero-bubble"),
+        ("search IN --machine v5p:2x1x1 --stages 2 --microbatches 4", "as in m*b=32, found '4'"),
+        ("search IN --machine v5p:2x1x1 --stages none", "expected"),
         ("report IN --schedule 1f1b", "--schedule has no effect without --stages"),
         ("verify IN --schedule 1f1b", "--schedule has no effect without --stages"),
         ("report IN --stages 2 --symbolic", "--symbolic has no effect with --stages"),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from meshbridge import partitioning, pipeline
 from meshbridge.dialect.module_mesh import mesh_or_single
-from meshbridge.ir.mlir import MeshError, entries, main_function
+from meshbridge.ir.mlir import MeshError, entries, ir, main_function
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.pipelines import schedules
 from meshbridge.pipelines.fragments import Fragment, fragments_of
@@ -62,31 +63,77 @@ class StagedPipeline:
         return Program(module, self.source.format)
 
 
+@dataclass(frozen=True, eq=False)
+class DecidedStep:
+    """A step whose shardings are decided, on the mesh of one of so many `stages`, and which is not cut yet."""
+
+    source: Program
+    annotated: ir.Module
+    options: pipeline.Options
+    whole: CompileTarget
+    stages: int
+
+    @cached_property
+    def loop(self) -> MicrobatchLoop:
+        """The loop of microbatches, to read. Raises MeshError as `find_loop` does."""
+        return self._own_loop()
+
+    def _own_loop(self) -> MicrobatchLoop:
+        module = copy_module(self.annotated)
+        with module.context:
+            return find_loop(module)
+
+    def cut(self, chunks: int, *, split_weights: bool) -> CutStep:
+        """The step, cut into `chunks`. Raises MeshError as `place` does."""
+        loop = self._own_loop()
+        with loop.module.context:
+            placement = place(loop, self.stages, chunks, split_weights=split_weights)
+            return CutStep(self, tuple(fragments_of(placement, keep_terms(placement))))
+
+
+@dataclass(frozen=True, eq=False)
+class CutStep:
+    """A step that is cut into fragments, for schedules of as many chunks."""
+
+    step: DecidedStep
+    fragments: tuple[Fragment, ...]
+
+    def under(self, schedule: Schedule) -> StagedPipeline:
+        """The pipeline under a schedule. Pipelines of one cut share its fragments."""
+        step = self.step
+        donated = frozenset(
+            number
+            for number, entry in enumerate(entries(main_function(step.source.module), "arg_attrs"))
+            if any(name in entry for name in DONATED)
+        )
+        planned = plan(self.fragments, schedule)
+        with step.annotated.context:
+            donate(planned, donated)
+        return StagedPipeline(step.source, planned, step.options, step.whole, donated)
+
+
+def decide(program: Program, options: pipeline.Options, stages: int) -> DecidedStep:
+    """Decides the shardings of a program, on the mesh of one of so many `stages`, which are groups of devices: equal parts of the
+    options' target, if that has a topology. Does not change the program. Raises MeshError."""
+    if stages < 1:
+        raise MeshError(f"error: stages is {stages}, expected at least 1")
+    own = replace(options, target=target_of_stage(options.target, stages))
+    source = replace(program, module=copy_module(program.module))
+    read_named_computations(source.module)
+    module = copy_module(source.module)
+    partitioning.partition_module(module, replace(own, emit="annotated"))
+    return DecidedStep(source, module, own, options.target, stages)
+
+
 def build(program: Program, options: pipeline.Options, stages: int, schedule: str | Schedule) -> StagedPipeline:
     """Cuts a program with a loop of microbatches, for the mesh of one stage, into a pipeline of that many `stages`, which are
     groups of devices: equal parts of the options' target, if that has a topology. Does not change the program.
 
     Raises MeshError for a program whose stages are not marked, or not in order, and for a schedule that does not fit them.
     """
-    if stages < 1:
-        raise MeshError(f"error: stages is {stages}, expected at least 1")
-    donated = frozenset(
-        number
-        for number, entry in enumerate(entries(main_function(program.module), "arg_attrs"))
-        if any(name in entry for name in DONATED)
-    )
-    own = replace(options, target=target_of_stage(options.target, stages))
-    source = replace(program, module=copy_module(program.module))
-    read_named_computations(source.module)
-    module = copy_module(source.module)
-    partitioning.partition_module(module, replace(own, emit="annotated"))
-    with module.context:
-        loop = find_loop(module)
-        ordered = _schedule(schedule, stages, loop)
-        placement = place(loop, stages, ordered.chunks, split_weights=ordered.splits_weights)
-        planned = plan(fragments_of(placement, keep_terms(placement)), ordered)
-        donate(planned, donated)
-    return StagedPipeline(source, planned, own, options.target, donated)
+    step = decide(program, options, stages)
+    ordered = _schedule(schedule, stages, step.loop)
+    return step.cut(ordered.chunks, split_weights=ordered.splits_weights).under(ordered)
 
 
 def _schedule(schedule: str | Schedule, stages: int, loop: MicrobatchLoop) -> Schedule:

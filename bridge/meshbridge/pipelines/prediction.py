@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import NamedTuple
 
 from meshbridge.dialect.module_mesh import mesh_or_single
 from meshbridge.ir.elements import type_bytes
 from meshbridge.ir.mlir import function_type, main_function
 from meshbridge.pages.pipeline_page import pipeline_page
+from meshbridge.pipeline import Options
 from meshbridge.pipelines import schedules
 from meshbridge.pipelines.build import StagedPipeline
 from meshbridge.pipelines.fragments import Fragment
@@ -130,27 +132,47 @@ def _time(seconds: float | None) -> str:
     return "-" if seconds is None else time_text(seconds)
 
 
-def report(pipeline: StagedPipeline) -> PipelineReport:
-    """Partitions the fragments of a pipeline, and predicts its step. Raises MeshError."""
-    return _Prediction(pipeline).report()
+class ReportedFragment(NamedTuple):
+    """The report on a fragment, and the bytes of its inputs and outputs on a device."""
+
+    report: Report
+    inputs: tuple[float, ...]
+    outputs: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class FragmentReports:
+    """Reports on fragments. Fragments with the same program and options, such as those of equal stages, share one."""
+
+    _reports: dict[tuple[str, str], ReportedFragment] = field(default_factory=dict)
+
+    def of(self, fragment: Fragment, options: Options) -> ReportedFragment:
+        """The report on a fragment, which is partitioned in a copy. Raises MeshError."""
+        key = options.target.name, str(fragment.module)
+        if key not in self._reports:
+            module = copy_module(fragment.module)
+            report, _ = partition_and_report(module, replace(options, emit="mesh"))
+            kind = function_type(main_function(module))
+            sizes = (tuple(map(type_bytes, types)) for types in (kind.inputs, kind.results))
+            self._reports[key] = ReportedFragment(report, *sizes)
+        return self._reports[key]
+
+
+def report(pipeline: StagedPipeline, reports: FragmentReports | None = None) -> PipelineReport:
+    """Partitions the fragments of a pipeline that have no report yet, and predicts its step. Raises MeshError."""
+    return _Prediction(pipeline, FragmentReports() if reports is None else reports).report()
 
 
 class _Prediction:
-    def __init__(self, pipeline: StagedPipeline) -> None:
+    def __init__(self, pipeline: StagedPipeline, reports: FragmentReports) -> None:
         self.pipeline, self.plan = pipeline, pipeline.plan
-        self.reports: dict[Fragment, Report] = {}
+        reported = {fragment: reports.of(fragment, pipeline.options) for fragment in self.plan.fragments}
+        self.reports = {fragment: each.report for fragment, each in reported.items()}
         self.sizes: dict[Slot, float] = {}
         "Bytes of a slot on a device."
-        shards: dict[Fragment, tuple[list[float], list[float]]] = {}
-        for fragment in self.plan.fragments:
-            module = copy_module(fragment.module)
-            self.reports[fragment], _ = partition_and_report(module, replace(pipeline.options, emit="mesh"))
-            kind = function_type(main_function(module))
-            shards[fragment] = ([*map(type_bytes, kind.inputs)], [*map(type_bytes, kind.results)])
         for call in self.plan.calls:
-            inputs, outputs = shards[call.fragment]
-            self.sizes.update(zip(call.inputs, inputs, strict=True))
-            self.sizes.update(zip(call.outputs, outputs, strict=True))
+            self.sizes.update(zip(call.inputs, reported[call.fragment].inputs, strict=True))
+            self.sizes.update(zip(call.outputs, reported[call.fragment].outputs, strict=True))
 
     def report(self) -> PipelineReport:
         plan, schedule = self.plan, self.plan.schedule

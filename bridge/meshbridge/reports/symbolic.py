@@ -12,7 +12,7 @@ dimensions that they split. Each formula is checked at the base and at sizes fro
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -24,14 +24,13 @@ from meshbridge.analysis.executions import executed, is_unknown_loop
 from meshbridge.cost.communication import communicating, wire_bytes_on
 from meshbridge.decide.decisions import Decisions
 from meshbridge.decide.transfer_decisions import ProgramMismatchError, transfer_decisions, uneven_values
-from meshbridge.dialect.attributes import integers, integers_attr
-from meshbridge.dialect.module_mesh import declared_meshes, find_mesh, is_partitioned, mesh_ops
-from meshbridge.dialect.ops import DEVICE_IDS, MANUAL_AXES
+from meshbridge.dialect.mesh_sizes import fixed_axes, resize
+from meshbridge.dialect.module_mesh import declared_meshes, find_mesh, is_partitioned
 from meshbridge.dialect.renumber import renumber
 from meshbridge.ir.locations import SourceLocation, members, user_line
-from meshbridge.ir.mlir import MANUAL, MeshError, ir, stablehlo, walk_all
+from meshbridge.ir.mlir import MeshError, ir, stablehlo, walk_all
 from meshbridge.ir.passes import Analyses
-from meshbridge.ir.sharding import MAX_DEVICES, Mesh
+from meshbridge.ir.sharding import MAX_DEVICES
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read.formats import Program
 from meshbridge.text import Tabular, joined, public, table
@@ -214,7 +213,8 @@ class _BasePlan:
         after = find_mesh(module)
         assert after is not None
         self.before, self.mesh = before, after
-        self.fixed = _fixed_axes(module, self.mesh)
+        alone = {name: (1, "it has one device, along which nothing is sent") for name, size in self.mesh.named_axes if size == 1}
+        self.fixed = fixed_axes(module, self.mesh) | alone
         self.axes = {name: self.mesh.group_size(run) for name, run in self.mesh.runs.items() if name not in self.fixed}
         if clash := sorted(set(self.axes) & set(self.dims)):
             raise MeshError(f"error: '{clash[0]}' is a symbolic dimension and an axis of the mesh, expected different names")
@@ -253,7 +253,7 @@ class _BasePlan:
         with module.context, ir.Location.unknown():
             if self.mesh != self.before:
                 renumber(module, self.before, self.mesh)
-            _resize(module, self.mesh, dict(zip(self.axes, point[count:], strict=True)))
+            resize(module, self.mesh, dict(zip(self.axes, point[count:], strict=True)))
         decisions = transfer_decisions(self.decisions, module)
         if not uneven_values(decisions) <= self.uneven:
             raise ProgramMismatchError("error: shards are uneven at other sizes")
@@ -303,42 +303,6 @@ def _constant(value: ir.Value) -> ir.Attribute | None:
         if not isinstance(definition, ir.Block) and definition.name == _CONSTANT
         else None
     )
-
-
-def _fixed_axes(module: ir.Module, mesh: Mesh) -> dict[str, tuple[int, str]]:
-    """The axes that are never symbols: their sizes, and why."""
-    manual = {axis for op in walk_all(module) if op.name == MANUAL for axis in _manual_axes(op, mesh)}
-    fixed = {}
-    for name, axes in mesh.runs.items():
-        size = mesh.group_size(axes)
-        if size == 1:
-            fixed[name] = (size, "it has one device, along which nothing is sent")
-        elif manual & set(axes):
-            fixed[name] = (size, "the program has manual computations along it")
-        elif len(axes) > 1:
-            fixed[name] = (size, "parts of it split tensors")
-    return fixed
-
-
-def _manual_axes(op: ir.Operation, mesh: Mesh) -> Iterable[int]:
-    return integers(op.attributes[MANUAL_AXES]) if MANUAL_AXES in op.attributes else range(mesh.rank)
-
-
-def _resize(module: ir.Module, mesh: Mesh, sizes: Mapping[str, int]) -> None:
-    """Changes the sizes of mesh axes, and drops the device order."""
-    shape = list(mesh.shape)
-    for name, size in sizes.items():
-        shape[mesh.runs[name][0]] = size
-    if prod(shape) > MAX_DEVICES:
-        raise MeshError(f"error: a mesh of {prod(shape)} devices, expected at most {MAX_DEVICES}")
-    if tuple(shape) == mesh.shape:
-        return
-    for view in mesh_ops(module.body):
-        if view.sym_name == mesh.name:
-            view.operation.attributes["shape"] = integers_attr(shape)
-            for name in (DEVICE_IDS, "stablehlo.mesh"):
-                if name in view.operation.attributes:
-                    del view.operation.attributes[name]
 
 
 def _by_row(module: ir.Module) -> dict[FormulaRow, Fraction]:

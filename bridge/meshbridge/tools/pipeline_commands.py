@@ -1,15 +1,18 @@
-"""`meshbridge report --stages` and `meshbridge verify --stages`: programs that are cut into pipelines."""
+"""`meshbridge report --stages`, `verify --stages` and `search --stages`: programs that are cut into pipelines."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 
-from meshbridge import pipeline
+from meshbridge import pipeline, progress
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir.mlir import MeshError
 from meshbridge.pipelines import prediction, proof
 from meshbridge.pipelines.build import StagedPipeline, build
+from meshbridge.pipelines.candidates import BatchSymbols, StageRequest
 from meshbridge.pipelines.schedules import NAMES
+from meshbridge.pipelines.stage_search import OWN_COUNT, search_stages
 from meshbridge.read import files
 from meshbridge.read.formats import Program
 from meshbridge.tools import arguments, console
@@ -57,6 +60,80 @@ def verify(options: argparse.Namespace, program: Program) -> int:
         )
     console.say(found.to_json() if options.json else found.table())
     return 0 if found.equal else 1
+
+
+_SEARCH_OF_ONE = (
+    "mesh",
+    "fix",
+    "ignore_annotations",
+    "data_axis",
+    "sub_axes",
+    "whole_axes",
+    "constraints",
+    "output",
+    "annotated",
+)
+"""The options of `meshbridge search` that search for the shardings of one program."""
+
+ANY = "any"
+
+
+def add_search_options(parser: console.Parser) -> None:
+    """The options that search for a pipeline."""
+    text = "search for a pipeline over so many groups of devices, as in 2,4 or any, instead of shardings (docs/pipelines.md)"
+    parser.add_argument("--stages", type=_stage_counts, metavar="N,…", help=text)
+    text = "with --stages: orders of microbatches, separated by commas (default: all)"
+    parser.add_argument("--schedules", type=_schedules, metavar="NAME,…", help=text)
+    text = (
+        "with --stages: the symbolic dimensions of a jax.export artifact that are the number of microbatches and the rows of one"
+    )
+    parser.add_argument("--microbatches", type=_symbols, metavar="M*B=BATCH", help=text)
+
+
+def _stage_counts(text: str) -> tuple[int, ...]:
+    return () if text == ANY else tuple(map(arguments.count, text.split(",")))
+
+
+def _schedules(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if unknown := [name for name in names if name not in NAMES]:
+        raise argparse.ArgumentTypeError(f"expected some of {', '.join(NAMES)}, found '{unknown[0]}'")
+    return names
+
+
+def _symbols(text: str) -> BatchSymbols:
+    with arguments.refusing():
+        return BatchSymbols.parse(text)
+
+
+def is_search_asked(options: argparse.Namespace) -> bool:
+    """Whether a pipeline is to be searched. Raises UsageError for options of such a search without stages."""
+    if options.stages is None:
+        given = {"--schedules": options.schedules, "--microbatches": options.microbatches}
+        console.refuse_ignored("meshbridge search", dict.fromkeys(given, "without --stages"), given)
+    return options.stages is not None
+
+
+def search(options: argparse.Namespace) -> int:
+    """`meshbridge search IN --stages N,…`."""
+    flags = {name: "-o" if name == "output" else f"--{name.replace('_', '-')}" for name in _SEARCH_OF_ONE}
+    given = {flag: getattr(options, name) or None for name, flag in flags.items()}
+    console.refuse_ignored("meshbridge search", dict.fromkeys(given, "with --stages"), given)
+    how = pipeline.Options.of(emit="mesh", machine=options.machine, layout=options.layout, memory_limit=options.memory_limit)
+    request = StageRequest(how, options.stages, options.schedules or NAMES, options.seconds)
+    symbols, dims = options.microbatches, options.dims or {}
+
+    def read(sizes: Mapping[str, int]) -> Program:
+        return console.read_program(options.input, {**dims, **sizes} or None)
+
+    steps_of = ("searching",)
+    with progress.shown(steps_of, quiet=options.quiet) as steps, files.about(files.display_name(options.input)):
+        if symbols is None:
+            found = search_stages(lambda _: read({}), OWN_COUNT, request, on_progress=steps.part)
+        else:
+            found = search_stages(lambda count: read(symbols.sizes(count)), symbols.counts(), request, symbols.sizes, steps.part)
+    console.say(found.to_json() if options.json else found.table())
+    return 0
 
 
 def _built(program: Program, how: pipeline.Options, options: argparse.Namespace) -> StagedPipeline:

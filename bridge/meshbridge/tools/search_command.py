@@ -12,7 +12,7 @@ from meshbridge.search import mesh_notation
 from meshbridge.search.plan import plan_of
 from meshbridge.search.request import Fixed, SearchRequest
 from meshbridge.search.search import best_of
-from meshbridge.tools import arguments, console
+from meshbridge.tools import arguments, console, pipeline_commands
 
 SECONDS = 60.0
 """The default time limit of a search."""
@@ -41,6 +41,7 @@ def add_options(parser: console.Parser) -> None:
     parser.add_argument("--constraints", type=arguments.count, default=0, metavar="N", help=help_)
     help_ = f"what the search is to take (default: {SECONDS:g}); Ctrl-C ends the search before"
     parser.add_argument("--seconds", type=arguments.amount, default=SECONDS, help=help_)
+    pipeline_commands.add_search_options(parser)
     parser.add_argument("-o", dest="output", metavar="OUT", help="write the program there, partitioned with what was found")
     parser.add_argument("--annotated", metavar="OUT", help="write the program there, sharded so and not partitioned")
     parser.add_argument("--json", action="store_true", help="for programs instead of people")
@@ -73,6 +74,8 @@ _READING, _SEARCHING, _WRITING = "reading", "searching", "writing"
 
 def run(options: argparse.Namespace) -> int:
     """`meshbridge search IN`."""
+    if pipeline_commands.is_search_asked(options):
+        return pipeline_commands.search(options)
     written = {"-o": options.output, "--annotated": options.annotated}
     console.refuse_outputs("meshbridge search", written)
     name = files.display_name(options.input)
