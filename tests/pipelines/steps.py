@@ -126,6 +126,63 @@ def scanned_loss(params: Tree, tokens: Any, stages: int) -> Any:
     return cross_entropy(x @ params["embed"].T, tokens)
 
 
+def in_stacks(params: Tree) -> Tree:
+    """The same parameters, with one array for each kernel of all layers."""
+    return {**params, "layers": jax.tree.map(lambda *leaves: np.stack(leaves), *params["layers"])}
+
+
+def one_scan_loss(params: Tree, tokens: Any, stages: int, *, layer: Callable[..., Any] = block, mark: str = "") -> Any:
+    """The loss of a transformer with a scan over all layers; with a `mark`, in which a stage may begin at each layer."""
+    begin = meshbridge.stage(mark) if mark else lambda tree: tree
+    x, _ = jax.lax.scan(lambda x, p: (layer(p, begin(x)), None), params["embed"][tokens], params["layers"])
+    return cross_entropy(x @ params["embed"].T, tokens)
+
+
+def marked_scan_loss(params: Tree, tokens: Any, stages: int) -> Any:
+    """The same, in which stages may begin."""
+    return one_scan_loss(params, tokens, stages, mark="layer")
+
+
+def llama(layers: int = 4) -> tuple[Tree, Tree]:
+    """Parameters and tokens of a llama of one stack of layers, with grouped queries and a head of its own."""
+    kernels = {"q": (WIDTH, WIDTH), "k": (WIDTH, WIDTH // 2), "v": (WIDTH, WIDTH // 2), "out": (WIDTH, WIDTH)}
+    kernels |= {"gate": (WIDTH, 3 * WIDTH), "up": (WIDTH, 3 * WIDTH), "down": (3 * WIDTH, WIDTH)}
+    stacks = {name: normal(20 + number, layers, *shape) for number, (name, shape) in enumerate(kernels.items())}
+    norms = {name: np.ones((layers, WIDTH), np.float32) for name in ("before", "after")}
+    params = {"embed": normal(1, VOCABULARY, WIDTH), "layers": stacks | norms, "norm": np.ones(WIDTH, np.float32)}
+    return {**params, "head": normal(2, WIDTH, VOCABULARY)}, gpt()[1]
+
+
+def rms_norm(x: Any, scale: Any) -> Any:
+    """RMSNorm."""
+    return x * jax.lax.rsqrt((x**2).mean(-1, keepdims=True) + 1e-6) * scale
+
+
+def llama_block(p: Tree, x: Any, angles: Any) -> Any:
+    """A layer with rotary positions, two heads of queries for each of keys, and a gated MLP."""
+    heads = lambda y: y.reshape(*y.shape[:2], -1, 2)  # noqa: E731
+
+    def rotated(y: Any) -> Any:
+        first, second = y[..., 0], y[..., 1]
+        cosine, sine = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
+        return jnp.stack([first * cosine - second * sine, first * sine + second * cosine], -1)
+
+    y = rms_norm(x, p["before"])
+    q, k, v = rotated(heads(y @ p["q"])), rotated(heads(y @ p["k"])), heads(y @ p["v"])
+    attended = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+    x = x + attended.reshape(x.shape) @ p["out"]
+    y = rms_norm(x, p["after"])
+    return x + (jax.nn.silu(y @ p["gate"]) * (y @ p["up"])) @ p["down"]
+
+
+def llama_loss(params: Tree, tokens: Any, stages: int) -> Any:
+    """The cross entropy of a llama whose layers are scanned, and computed again in the backward pass."""
+    angles = jnp.arange(tokens.shape[1], dtype=jnp.float32) * 0.3
+    layer = jax.checkpoint(lambda x, p: (llama_block(p, x, angles), None))
+    x, _ = jax.lax.scan(layer, params["embed"][tokens], params["layers"])
+    return cross_entropy(rms_norm(x, params["norm"]) @ params["head"], tokens)
+
+
 def translator(layers: int = 4) -> tuple[Tree, Tree]:
     """Parameters and tokens of an encoder and a decoder."""
     params, tokens = gpt(layers)

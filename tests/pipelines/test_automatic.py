@@ -86,9 +86,31 @@ def test_a_scan_over_all_layers() -> None:
         layer = lambda x, p: (jnp.tanh(x @ p["w"] + p["b"]), None)  # noqa: E731
         return (jax.lax.scan(layer, batch[0], stacked)[0] ** 2).mean()
 
-    text = refusal(accumulating(loss, 1), *mlp())
-    assert "'stablehlo.while' op has too much of the work for 2 equal stages" in text
-    assert "scan over the layers of each stage, or unroll it" in text
+    pipeline = cut(accumulating(loss, 1), mlp(), 4)
+    assert verify(pipeline.source.module, compose(pipeline)).equal
+    # Layers that the loss stacks are stacked by each stage, which has no others.
+    read = {fragment.site: [source.kind for source in fragment.inputs] for fragment in pipeline.plan.fragments}
+    assert [kinds.count("argument") for site, kinds in read.items() if site.kind == "forward"] == [2] * 4
+
+
+def test_one_op_with_most_of_the_work() -> None:
+    with pytest.raises(MeshError) as raised:
+        cut(accumulating(mlp_loss, 1), mlp(1), 4)
+    text = str(raised.value)
+    assert "'stablehlo.dot_general' op has too much of the work for 4 equal stages" in text
+    assert "in layers that are unrolled, or scanned with jax.lax.scan" in text
+
+
+def test_a_scan_that_reads_layers_in_an_order_of_its_own() -> None:
+    """All stages have all layers, since none is known to be of one stage alone."""
+
+    def loss(params: Tree, batch: Tree, _: int) -> Any:
+        kernels = jnp.stack([p["w"] for p in params["layers"]])
+        layer = lambda x, number: (jnp.tanh(x @ kernels[number]), None)  # noqa: E731
+        return (jax.lax.scan(layer, batch[0], jnp.array([3, 1, 2, 0]))[0] ** 2).mean()
+
+    pipeline = cut(accumulating(loss, 1), mlp(), 2)
+    assert verify(pipeline.source.module, compose(pipeline)).equal
 
 
 def test_no_gradient_in_the_loop() -> None:

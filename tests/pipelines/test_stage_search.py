@@ -24,7 +24,7 @@ from meshbridge.pipelines.searched import SearchedPipeline
 from meshbridge.pipelines.stage_search import search_stages
 from meshbridge.read import formats
 from meshbridge.read.formats import Program
-from tests.pipelines.steps import accumulating, mlp_loss
+from tests.pipelines.steps import accumulating, gpt, in_stacks, mlp_loss, one_scan_loss
 
 SIZE, BATCH, MACHINE = 16384, 65536, "v5p:2x2x1"
 COUNTS = (2, 8)
@@ -127,6 +127,16 @@ def test_without_boundaries() -> None:
     assert {(each.candidate.schedule, each.candidate.chunks) for each in found.tried} == {("gpipe", 2)}
     refused = [(each.what, f"too much of the work for {each.what.split()[0]} equal stages" in each.why) for each in found.refused]
     assert refused == [("4 chunks", True), ("8 chunks", True)]
+
+
+def test_scanned_layers() -> None:
+    """As many layers as the stages divide; an interleaved schedule has chunks of other layers."""
+    params, tokens = gpt(6)
+    plain = jax.jit(accumulating(one_scan_loss, 1))
+    found = meshbridge.search_pipeline(plain, in_stacks(params), tokens, machine="v5p:2x1x1", schedules=["gpipe", "interleaved"])
+    assert [(each.candidate.stages, each.candidate.schedule) for each in found.tried] == [(2, "gpipe")]
+    with pytest.raises(MeshError, match="runs 6 layers, which 4 stages of equally many layers do not divide"):
+        meshbridge.search_pipeline(plain, in_stacks(params), tokens, machine="v5p:2x2x1", stages=[4])
 
 
 def test_the_result() -> None:

@@ -84,7 +84,7 @@ class AutomaticFlow(Flow):
         loads = [sum(work[number] for number in np.flatnonzero(chunks == chunk)) for chunk in range(self.chunks.count)]
         if max(loads) > UNEVEN * sum(work) / self.chunks.count:
             largest = max(zip(work, range(len(work)), strict=True))[1]
-            hint = f"{MARK}; a scan over layers may be in one stage only, so scan over the layers of each stage, or unroll it"
+            hint = f"{MARK}, in layers that are unrolled, or scanned with jax.lax.scan"
             raise OpError(self._forward[largest], f"has too much of the work for {self.chunks.count} equal stages", hint)
         return {op.results[0]: int(chunk) for op, chunk in zip(self._forward, chunks, strict=True)}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from meshbridge import partitioning, pipeline
 from meshbridge.dialect.module_mesh import mesh_or_single
-from meshbridge.ir.mlir import MeshError, entries, ir, main_function
+from meshbridge.ir.mlir import MeshError, entries, function_type, ir, main_function
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.pipelines import schedules
 from meshbridge.pipelines.fragments import Fragment, fragments_of
@@ -17,7 +17,9 @@ from meshbridge.pipelines.loop import MARK, MicrobatchLoop, find_loop
 from meshbridge.pipelines.named_computations import read_named_computations
 from meshbridge.pipelines.placement import place
 from meshbridge.pipelines.plan import CallPlan, donate, plan
+from meshbridge.pipelines.scan_split import split_scans
 from meshbridge.pipelines.schedules import Schedule
+from meshbridge.pipelines.stacks import Stacks
 from meshbridge.pipelines.terms import keep_terms
 from meshbridge.pipelines.topology import target_of_stage
 from meshbridge.read.formats import Program, copy_module
@@ -32,6 +34,8 @@ class StagedPipeline:
 
     source: Program
     plan: CallPlan
+    stacks: Stacks
+    "The plan's arguments and results as parts of the step's."
     options: pipeline.Options
     "How fragments are partitioned, each on the devices of its stage."
     whole: CompileTarget
@@ -69,9 +73,13 @@ class DecidedStep:
 
     source: Program
     annotated: ir.Module
+    "Decided, with scans over layers cut."
+    stacks: Stacks
     options: pipeline.Options
     whole: CompileTarget
     stages: int
+    donated: frozenset[int]
+    "The arguments of the program that it may overwrite."
 
     @cached_property
     def loop(self) -> MicrobatchLoop:
@@ -101,15 +109,10 @@ class CutStep:
     def under(self, schedule: Schedule) -> StagedPipeline:
         """The pipeline under a schedule. Pipelines of one cut share its fragments."""
         step = self.step
-        donated = frozenset(
-            number
-            for number, entry in enumerate(entries(main_function(step.source.module), "arg_attrs"))
-            if any(name in entry for name in DONATED)
-        )
         planned = plan(self.fragments, schedule)
         with step.annotated.context:
-            donate(planned, donated)
-        return StagedPipeline(step.source, planned, step.options, step.whole, donated)
+            donate(planned, step.donated)
+        return StagedPipeline(step.source, planned, step.stacks, step.options, step.whole, step.donated)
 
 
 def decide(program: Program, options: pipeline.Options, stages: int) -> DecidedStep:
@@ -120,9 +123,34 @@ def decide(program: Program, options: pipeline.Options, stages: int) -> DecidedS
     own = replace(options, target=target_of_stage(options.target, stages))
     source = replace(program, module=copy_module(program.module))
     read_named_computations(source.module)
-    module = copy_module(source.module)
+    module, stacks = legal(source.module, stages)
+    donated = frozenset(
+        number
+        for number, entry in enumerate(entries(main_function(module), "arg_attrs"))
+        if any(name in entry for name in DONATED)
+    )
     partitioning.partition_module(module, replace(own, emit="annotated"))
-    return DecidedStep(source, module, own, options.target, stages)
+    return DecidedStep(source, module, stacks, own, options.target, stages, donated)
+
+
+def legal(source: ir.Module, stages: int) -> tuple[ir.Module, Stacks]:
+    """A copy of a program with calls inlined, and scans over layers cut for so many stages if they have to be.
+
+    Raises MeshError."""
+    module = copy_module(source)
+    with module.context, ir.Location.unknown():
+        pipeline.run(pipeline.build(pipeline.Options(emit="mesh")).until("legal").passes, module, verified="none")
+    kind = function_type(main_function(module))
+    return split_scans(module, stages) or (module, Stacks.none(len(kind.inputs), len(kind.results)))
+
+
+def undecided_loop(program: Program, stages: int) -> MicrobatchLoop:
+    """The loop of microbatches of a program for so many stages, whose shardings are not decided. Raises MeshError."""
+    source = copy_module(program.module)
+    read_named_computations(source)
+    module, _ = legal(source, stages)
+    with module.context:
+        return find_loop(module)
 
 
 def build(program: Program, options: pipeline.Options, stages: int, schedule: str | Schedule) -> StagedPipeline:

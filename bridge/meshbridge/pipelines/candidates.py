@@ -139,20 +139,13 @@ class SizedStep:
         return Program(module, self.source.format)
 
 
-def candidates(
-    request: StageRequest, step: SizedStep, loop: MicrobatchLoop, refuse: Callable[[str, MeshError], None]
-) -> Iterator[Candidate]:
-    """The candidates of a step whose loop of microbatches is `loop`. Calls `refuse` with what cannot be built, and why."""
-    for stages in request.stage_counts:
-        try:
-            meshes, counts = step.meshes(request.devices // stages), _chunks(loop, stages)
-        except MeshError as error:
-            refuse(f"{stages} stages", error)
-            continue
-        for schedule in request.schedules:
-            own = _interleaved(counts, stages, loop.microbatches) if schedule == "interleaved" else [stages]
-            for chunks, mesh in product(own, meshes):
-                yield Candidate(stages, mesh, loop.microbatches, schedule, chunks)
+def candidates(request: StageRequest, step: SizedStep, loop: MicrobatchLoop, stages: int) -> Iterator[Candidate]:
+    """The candidates of so many stages of a step, whose loop of microbatches is `loop`. Raises MeshError if there are none."""
+    meshes, counts = step.meshes(request.devices // stages), _chunks(loop, stages)
+    for schedule in request.schedules:
+        own = _interleaved(counts, stages, loop.microbatches) if schedule == "interleaved" else [stages]
+        for chunks, mesh in product(own, meshes):
+            yield Candidate(stages, mesh, loop.microbatches, schedule, chunks)
 
 
 def _chunks(loop: MicrobatchLoop, stages: int) -> Sequence[int]:

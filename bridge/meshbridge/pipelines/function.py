@@ -17,7 +17,7 @@ from meshbridge.pipelines.build import StagedPipeline, build
 from meshbridge.pipelines.fragments import Fragment
 from meshbridge.pipelines.prediction import PipelineReport
 from meshbridge.pipelines.proof import Proof
-from meshbridge.pipelines.run import BoundFragment, Runner
+from meshbridge.pipelines.run import BoundFragment, Runner, is_of_stack
 from meshbridge.pipelines.schedules import Schedule
 from meshbridge.read import formats
 from meshbridge.runtime import devices as jax_devices
@@ -105,7 +105,7 @@ class Pipelined:
             fragment: BoundFragment(pjrt.load(built.partitioned(fragment, "local"), self._devices_of(built, fragment), under))
             for fragment in built.plan.fragments
         }
-        return built.source, Runner(built.plan, fragments, built.donated)
+        return built.source, Runner(built.plan, built.stacks, fragments, built.donated)
 
     def _devices_of(self, built: StagedPipeline, fragment: Fragment) -> Sequence[Any]:
         return built.devices_of(fragment.group, self.devices)
@@ -146,14 +146,14 @@ def _is_array(leaf: Any) -> bool:
 def _abstract(tree: Any, *, sharded: bool) -> Any:
     """The shapes and types of arrays, which may be on the devices of any stage; if `sharded`, with their shardings if all of
     these are on one mesh."""
-    shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(tree)]
+    shardings = [own for leaf in jax.tree.leaves(tree) if not is_of_stack(own := getattr(leaf, "sharding", None))]
     meshes = {each.mesh for each in shardings if isinstance(each, NamedSharding)}
 
     def abstract(leaf: Any) -> Any:
         if not _is_array(leaf):
             return leaf
         own = getattr(leaf, "sharding", None)
-        kept = own if sharded and len(meshes) == 1 and isinstance(own, NamedSharding) else None
+        kept = own if sharded and len(meshes) == 1 and own in shardings and isinstance(own, NamedSharding) else None
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=kept)
 
     return jax.tree.map(abstract, tree)

@@ -122,7 +122,7 @@ def _check_place(marker: ir.Operation, loop: ir.Operation, main: ir.Operation) -
     """Raises OpError unless a boundary is in the body of the loop itself, and the loop in the program's function."""
     around = _loop_around(marker)
     if around.parent is None or around.parent.operation != main:
-        hint = "mark stages between scans over layers: scan over the layers of each stage on its own"
+        hint = "mark stages in the body of a scan over layers, or between scans over the layers of each stage"
         raise OpError(marker, f"{_named(marker)} is in a loop within the loop of microbatches, or in a branch", hint)
     if around != loop:
         raise OpError(marker, f"{_named(marker)} is in another loop than the boundaries before it", SCAN)

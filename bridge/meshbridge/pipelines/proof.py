@@ -7,14 +7,15 @@ program equals the source. Each fragment equals what it becomes on the mesh of i
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from meshbridge.ir.builder import Builder
+from meshbridge.ir.builder import Builder, shape_of
 from meshbridge.ir.mlir import function_type, ir, main_function
 from meshbridge.pipelines.build import StagedPipeline
-from meshbridge.pipelines.plan import Call, CallPlan, Slot
+from meshbridge.pipelines.plan import Call, Slot
 from meshbridge.pipelines.sites import Site
+from meshbridge.pipelines.stacks import Part
 from meshbridge.pipelines.unreduced import reduced
 from meshbridge.read.formats import copy_module
 from meshbridge.text import Tabular
@@ -87,22 +88,28 @@ def compose(pipeline: StagedPipeline) -> ir.Module:
             function.attributes["sym_visibility"] = ir.StringAttr.get("private")
             if "arg_attrs" in function.attributes:
                 del function.attributes["arg_attrs"]
-        _main(plan, function_type(main_function(pipeline.source.module)).inputs, Builder(location, end))
+        _main(pipeline, Builder(location, end))
     return module
 
 
-def _main(plan: CallPlan, inputs: Sequence[ir.Type], end: Builder) -> None:
-    results = {
-        slot: kind for call in plan.calls for slot, kind in zip(call.outputs, _types(call.fragment.module).results, strict=True)
-    }
+def _main(pipeline: StagedPipeline, end: Builder) -> None:
+    plan, kind = pipeline.plan, function_type(main_function(pipeline.source.module))
     named = {
         "sym_name": ir.StringAttr.get("main"),
-        "function_type": ir.TypeAttr.get(ir.FunctionType.get(inputs, [results[slot] for slot in plan.results])),
+        "function_type": ir.TypeAttr.get(kind),
     }
     main = ir.Operation.create("func.func", [], [], named, regions=1, ip=end.ip)
-    block = main.regions[0].blocks.append(*inputs)
+    block = main.regions[0].blocks.append(*kind.inputs)
     builder = Builder(end.loc, ir.InsertionPoint(block))
-    values: dict[Slot, ir.Value] = {slot: block.arguments[slot.source.number] for slot in plan.arguments}
+
+    def argument(part: Part) -> ir.Value:
+        whole: ir.Value = block.arguments[part.number]
+        if part.parts == 1:
+            return whole
+        start, end = part.bounds(shape_of(whole)[0])
+        return builder.slice(whole, 0, start, end - start)
+
+    values: dict[Slot, ir.Value] = {slot: argument(pipeline.stacks.arguments[slot.source.number]) for slot in plan.arguments}
     for step in plan.steps:
         if isinstance(step, Call):
             callee: dict[str, ir.Attribute] = {"callee": ir.FlatSymbolRefAttr.get(str(step.fragment.site))}
@@ -111,7 +118,9 @@ def _main(plan: CallPlan, inputs: Sequence[ir.Type], end: Builder) -> None:
             values.update(zip(step.outputs, call.results, strict=True))
         else:
             values[step.target] = values[step.slot]
-    ir.Operation.create("func.return", [], [values[slot] for slot in plan.results], ip=builder.ip)
+    returned = [values[slot] for slot in plan.results]
+    results = [builder.concatenate([returned[own] for own in parts], 0) for parts in pipeline.stacks.result_numbers()]
+    ir.Operation.create("func.return", [], results, ip=builder.ip)
 
 
 def _types(module: ir.Module) -> ir.FunctionType:

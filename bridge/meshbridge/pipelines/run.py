@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, count
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from meshbridge.pipelines.fragments import Fragment
 from meshbridge.pipelines.plan import Call, CallPlan, Slot
+from meshbridge.pipelines.stacks import Part, Stacks
 from meshbridge.runtime.pjrt import Executable
 
 
@@ -73,22 +75,87 @@ class BoundFragment:
         return [jax.make_array_from_single_device_arrays(port.shape, sharding, own) for port, sharding, own in outputs]
 
 
+def part_of(stack: Any, part: Part, target: NamedSharding) -> Any:
+    """A part of a stack of layers: its shards, if they are on the devices of `target` as that says, as after a step; else a
+    copy."""
+    start, end = part.bounds(stack.shape[0])
+    shape = (end - start, *stack.shape[1:])
+    if isinstance(stack, jax.Array) and len(stack.sharding.device_set) == part.parts * len(target.device_set):
+        held = stack.sharding.devices_indices_map(stack.shape)
+        wanted = target.devices_indices_map(shape)
+        if all(device in held for device in wanted) and all(
+            _bounds(held[device], stack.shape) == _bounds(index, shape, start) for device, index in wanted.items()
+        ):
+            shards = {shard.device: shard.data for shard in stack.addressable_shards}
+            own = [shards[device] for device in target.addressable_devices_indices_map(shape)]
+            return jax.make_array_from_single_device_arrays(shape, target, own)
+    return stack[start:end]
+
+
+def _bounds(index: tuple[slice, ...], shape: Sequence[int], start: int = 0) -> list[tuple[int, int]]:
+    """The bounds of a shard by dimension, of which those along the first one begin at `start`."""
+    bounds = [each.indices(size)[:2] for each, size in zip(index, shape, strict=True)]
+    return [(bounds[0][0] + start, bounds[0][1] + start), *bounds[1:]]
+
+
+def is_of_stack(sharding: Any) -> bool:
+    """Whether a stack of layers on the devices of all groups has this sharding."""
+    return isinstance(sharding, NamedSharding) and any(name.startswith(STACK_AXIS) for name in sharding.mesh.axis_names[:1])
+
+
+STACK_AXIS = "stages"
+"""The axis of the groups of devices, in the sharding of a stack of layers."""
+
+
+def stacked(parts: Sequence[jax.Array]) -> jax.Array:
+    """The stack of these parts: one array on all of their devices, if they are on as many meshes, sharded alike; else on the
+    devices of the first part."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    shardings = [part.sharding for part in parts]
+    meshes = [sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding)]
+    devices = [device for mesh in meshes for device in mesh.devices.flat]
+    if len({sharding.spec for sharding in shardings if isinstance(sharding, NamedSharding)}) > 1 or len({*devices}) < len(
+        devices
+    ):
+        return jax.numpy.concatenate([jax.device_put(part, first.sharding) for part in parts])
+    axis = next(
+        name for name in chain((STACK_AXIS,), map(f"{STACK_AXIS}_{{}}".format, count())) if name not in meshes[0].axis_names
+    )
+    whole = Mesh(np.stack([mesh.devices for mesh in meshes]), (axis, *meshes[0].axis_names))
+    spec = shardings[0].spec
+    first_axes = spec[0] if len(spec) else None
+    axes = () if first_axes is None else (first_axes,) if isinstance(first_axes, str) else tuple(first_axes)
+    sharding = NamedSharding(whole, PartitionSpec((axis, *axes), *spec[1:]))
+    shape = (first.shape[0] * len(parts), *first.shape[1:])
+    shards = {shard.device: shard.data for part in parts for shard in part.addressable_shards}
+    own = [shards[device] for device in sharding.addressable_devices_indices_map(shape)]
+    return jax.make_array_from_single_device_arrays(shape, sharding, own)
+
+
 @dataclass(frozen=True, eq=False)
 class Runner:
-    """A plan and the executables of its fragments. `donated` are the arguments that the step may overwrite."""
+    """A plan and the executables of its fragments. `donated` are the arguments of the plan that it may overwrite."""
 
     plan: CallPlan
+    stacks: Stacks
     fragments: Mapping[Fragment, BoundFragment]
     donated: frozenset[int]
 
     def __call__(self, arguments: Sequence[Any], labels: Sequence[str]) -> list[jax.Array]:
-        """Runs a step on the arrays that the program takes, called by `labels` in diagnostics. Each result is on the devices of
-        the group that computes it. Raises MeshError for arguments of another shape or type."""
+        """Runs a step on the arrays that the step takes, called by `labels` in diagnostics. Each result is on the devices of the
+        group that computes it, and a stack of layers on those of all groups. Raises MeshError for arguments of another shape or
+        type."""
         slots: dict[Slot, jax.Array] = {}
         for slot, (fragment, number) in self.plan.arguments.items():
-            index, bound = slot.source.number, self.fragments[fragment]
-            fitted = bound.executable.inputs[number].fitted(labels[index], arguments[index])
-            slots[slot] = bound.put(self._own(fitted, index), number)
+            part, bound = self.stacks.arguments[slot.source.number], self.fragments[fragment]
+            port = bound.executable.inputs[number]
+            if part.parts > 1:
+                port = replace(port, shape=(port.shape[0] * part.parts, *port.shape[1:]))
+            fitted = port.fitted(labels[part.number], arguments[part.number])
+            own = fitted if part.parts == 1 else part_of(fitted, part, bound.reads[number])
+            slots[slot] = bound.put(self._own(own, slot.source.number), number)
         for step, freed in zip(self.plan.steps, self.plan.last_uses, strict=True):
             if isinstance(step, Call):
                 results = self.fragments[step.fragment]([slots[slot] for slot in step.inputs])
@@ -97,7 +164,8 @@ class Runner:
                 slots[step.target] = self.fragments[step.reader].put(slots[step.slot], step.argument)
             for slot in freed:
                 slots.pop(slot, None)
-        return [slots[slot] for slot in self.plan.results]
+        results = [slots[slot] for slot in self.plan.results]
+        return [stacked([results[own] for own in parts]) for parts in self.stacks.result_numbers()]
 
     def _own(self, argument: Any, index: int) -> Any:
         """An argument, or a copy of an array of numpy's that is donated: JAX's may share its memory."""

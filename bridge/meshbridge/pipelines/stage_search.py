@@ -9,11 +9,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from math import inf
 
 from meshbridge.ir.mlir import MeshError
-from meshbridge.pipeline import Options
-from meshbridge.pipelines.build import DecidedStep, decide
+from meshbridge.pipelines.build import DecidedStep, decide, undecided_loop
 from meshbridge.pipelines.candidates import Axes, Candidate, SizedStep, StageRequest, StepOf, candidates
 from meshbridge.pipelines.outline import Outline
 from meshbridge.pipelines.prediction import FragmentReports, report
@@ -91,17 +91,19 @@ class _StageSearch:
     def _bounded(self) -> list[tuple[float, Candidate]]:
         """All candidates, with the least seconds of their steps."""
         bounded = []
-        for step in self.steps:
+        for step, stages in product(self.steps, self.request.stage_counts):
+            devices = self.request.devices // stages
             try:
-                plain = decide(step.source, Options(emit="mesh"), 1)
-                outline = Outline(plain.loop, self.request.target.device)
+                loop = undecided_loop(step.source, stages)
+                found = [*candidates(self.request, step, loop, stages)]
             except MeshError as error:
-                self._refuse("the step", error)
+                self._refuse(f"{stages} stages", error)
                 continue
-            self._by_count[plain.loop.microbatches] = step
-            for candidate in candidates(self.request, step, plain.loop, self._refuse):
+            self._by_count[loop.microbatches] = step
+            outline = Outline(loop, self.request.target.device)
+            for candidate in found:
                 try:
-                    bounded.append((outline.bound(candidate, self.request.devices // candidate.stages), candidate))
+                    bounded.append((outline.bound(candidate, devices), candidate))
                 except MeshError as error:
                     self._refuse(f"{candidate.chunks} chunks", error)
         return bounded

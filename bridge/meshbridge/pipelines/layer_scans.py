@@ -1,0 +1,244 @@
+"""Scans over layers in a loop of microbatches: what they read and write for one layer at a time.
+
+    %1:4 = stablehlo.while(%i = 0, %x = …, %w = %weights, %ys = zeros) {
+        %layer = dynamic_slice %w, %i, 0, 0          reads a stack at `i`
+        %ys' = dynamic_update_slice %ys, …, %i, 0    writes one at `i`
+    }
+
+A backward pass reads and writes at `L - 1 - i`. Scans that read or write the same stacks are one family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from meshbridge.analysis.executions import executed
+from meshbridge.analysis.known_values import known_integer
+from meshbridge.analysis.trip_count import CountedLoop, counted_loop
+from meshbridge.cost.flops import amount
+from meshbridge.ir.builder import shape_of
+from meshbridge.ir.mlir import OpError, ancestor_in, ir, terminator, walk
+from meshbridge.ir.uses import defining_op, look_through
+from meshbridge.pipelines.loop import SHARD, WHILE
+from meshbridge.pipelines.marker import Marker, marker_of
+
+READ, WRITE = "stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"
+
+
+class Position(NamedTuple):
+    """The position `sign * i + offset` along a stack, for the scan's counter `i`."""
+
+    sign: int
+    offset: int
+
+
+@dataclass(frozen=True, eq=False)
+class LayerScan:
+    """A loop that counts from 0 by 1, with the positions at which it reads or writes its stacks, by number."""
+
+    op: ir.Operation
+    counted: CountedLoop
+    stacks: dict[int, Position]
+
+    @property
+    def trips(self) -> int:
+        """The trip count: the layers."""
+        return self.counted.trip_count
+
+    @property
+    def body(self) -> ir.Block:
+        """What each layer computes."""
+        block: ir.Block = self.op.regions[1].blocks[0]
+        return block
+
+    def carried(self) -> list[int]:
+        """The numbers of what passes from layer to layer and changes, but the counter."""
+        returned = _returned(self.body)
+        arguments = self.body.arguments
+        return [
+            number
+            for number in range(len(arguments))
+            if number != self.counted.counter
+            and number not in self.stacks
+            and look_through(returned[number], (SHARD,)) != arguments[number]
+        ]
+
+    def part_order(self, parts: int) -> list[int]:
+        """The parts of the stacks that the scan passes, in order. Raises OpError for stacks that are passed in several orders."""
+        per_part = self.trips // parts
+        orders = set()
+        for sign, offset in self.stacks.values():
+            positions = [sign * trip + offset for trip in range(self.trips)]
+            orders.add(tuple(position // per_part for position in positions[::per_part]))
+        if len(orders) > 1:
+            raise OpError(
+                self.op, "reads one stack of layers forward and another one backward, so that no stages could follow it"
+            )
+        return list(orders.pop())
+
+    @cached_property
+    def markers(self) -> list[tuple[ir.Operation, Marker]]:
+        """The boundaries of stages in it."""
+        return [(op, marker) for op in walk(self.op) if (marker := marker_of(op)) is not None]
+
+
+@dataclass(frozen=True, eq=False)
+class LayerLoop:
+    """A program's loop of microbatches with a family of scans over layers, in program order."""
+
+    loop: ir.Operation
+    family: tuple[LayerScan, ...]
+
+
+def find_layers(main: ir.Operation, module: ir.Module, stages: int) -> LayerLoop | None:
+    """The family of scans over layers that has to be cut for so many stages: one that marks a stage in its body, or, if no stage
+    is marked anywhere, one with more work than a stage. None if there is none. The program's calls are inlined.
+
+    Raises OpError for boundaries in a scan beside others, and for layers that the stages do not divide.
+    """
+    marked = [op for op in walk(main) if marker_of(op) is not None]
+    loop = _loop(main, module)
+    if stages == 1 or loop is None:
+        return None
+    body = loop.regions[1].blocks[0]
+    scans = list(_scans(body))
+    inner = [op for op in marked if op.block != body]
+    work = _work(module, body, [scan.op for scan in scans])
+    if marked and not inner:
+        return None
+    holding = [scan for scan in scans if scan.markers] if inner else scans
+    if not holding:
+        return None
+    total = work.pop(None)
+    first = max(holding, key=lambda scan: work[scan.op.results[0]])
+    family = _family(scans, first)
+    if inner:
+        _check_marks(marked, family)
+    elif sum(work[scan.op.results[0]] for scan in family) * stages <= total:
+        return None
+    if first.trips % stages:
+        message = f"runs {first.trips} layers, which {stages} stages of equally many layers do not divide"
+        raise OpError(first.op, message, f"choose a number of stages that divides {first.trips}")
+    return LayerLoop(loop, family)
+
+
+def _loop(main: ir.Operation, module: ir.Module) -> ir.Operation | None:
+    """The loop of a program's function with the most work."""
+    block = main.regions[0].blocks[0]
+    loops = [view.operation for view in block.operations if view.operation.name == WHILE]
+    work = _work(module, block, loops)
+    return max(loops, key=lambda op: work[op.results[0]], default=None)
+
+
+def _work(module: ir.Module, block: ir.Block, ops: Iterable[ir.Operation]) -> dict[ir.Value | None, float]:
+    """The work of ops of a block, by first result; by None, that of the whole block."""
+    work: dict[ir.Value | None, float] = {op.results[0]: 0.0 for op in ops} | {None: 0.0}
+    for op, times in executed(module, weigh=amount):
+        outer = ancestor_in(block, op)
+        if outer is not None:
+            done = amount([(op, times)])
+            work[None] += done
+            if len(outer.results) and outer.results[0] in work:
+                work[outer.results[0]] += done
+    return work
+
+
+def _check_marks(marked: Sequence[ir.Operation], family: Sequence[LayerScan]) -> None:
+    """Raises OpError for a boundary outside of the family."""
+    within = [op for scan in family for op, _ in scan.markers]
+    for op in marked:
+        if op not in within:
+            marker = marker_of(op)
+            name = marker.name if marker is not None else ""
+            hint = "mark stages in the body of one scan over layers, or between scans over the layers of each stage"
+            raise OpError(op, f"of stage {name!r} is beside boundaries in a scan over layers", hint)
+
+
+def _family(scans: Sequence[LayerScan], first: LayerScan) -> tuple[LayerScan, ...]:
+    """The scans with the same trip count that share stacks with `first`, or with one that does."""
+    alike = [scan for scan in scans if scan.trips == first.trips]
+    family, stacks = {first}, set(_stack_values(first))
+    while True:
+        more = {scan for scan in alike if scan not in family and not stacks.isdisjoint(_stack_values(scan))}
+        if not more:
+            return tuple(scan for scan in alike if scan in family)
+        family |= more
+        stacks.update(value for scan in more for value in _stack_values(scan))
+
+
+def _stack_values(scan: LayerScan) -> Iterator[ir.Value]:
+    for number in scan.stacks:
+        yield look_through(scan.op.operands[number], (SHARD,))
+        yield scan.op.results[number]
+
+
+def _scans(body: ir.Block) -> Iterator[LayerScan]:
+    for view in body.operations:
+        op = view.operation
+        counted = counted_loop(op) if op.name == WHILE else None
+        if counted is None or (counted.values.start, counted.values.step, counted.values.direction) != (0, 1, "LT"):
+            continue
+        stacks = {
+            number: position
+            for number in range(len(op.operands))
+            if number != counted.counter and (position := _stack_position(op, number, counted)) is not None
+        }
+        if stacks:
+            yield LayerScan(op, counted, stacks)
+
+
+def _stack_position(op: ir.Operation, number: int, counted: CountedLoop) -> Position | None:
+    """The position at which each trip reads or writes a carried value alone; None for one that is no stack."""
+    body = op.regions[1].blocks[0]
+    argument = body.arguments[number]
+    value = op.operands[number]
+    if not isinstance(value.type, ir.RankedTensorType) or not (shape := shape_of(value)) or shape[0] != counted.trip_count:
+        return None
+    positions = set()
+    returned = look_through(_returned(body)[number], (SHARD,))
+    waiting, written = [argument], argument
+    while waiting:
+        for use in waiting.pop().uses:
+            user = use.owner.operation
+            if user.name == SHARD:
+                waiting.append(user.results[0])
+            elif user.name in (READ, WRITE) and user.block == body and use.operand_number == 0:
+                first = 1 if user.name == READ else 2
+                part = user.results[0] if user.name == READ else user.operands[1]
+                positions.add(
+                    _position(user.operands[first], body.arguments[counted.counter]) if shape_of(part)[0] == 1 else None
+                )
+                written = user.results[0] if user.name == WRITE else written
+            elif user.name != "stablehlo.return":
+                return None
+    if returned != written or len(positions) != 1:
+        return None
+    position = positions.pop()
+    if position is None or {position.sign * trip + position.offset for trip in range(shape[0])} != {*range(shape[0])}:
+        return None
+    return position
+
+
+def _position(index: ir.Value, counter: ir.Value) -> Position | None:
+    index = look_through(index, (SHARD,))
+    if index == counter:
+        return Position(1, 0)
+    if (number := known_integer(index)) is not None:
+        return Position(0, number)
+    op = defining_op(index)
+    if op is None or op.name not in ("stablehlo.add", "stablehlo.subtract"):
+        return None
+    left, right = (_position(operand, counter) for operand in op.operands)
+    if left is None or right is None:
+        return None
+    sign = 1 if op.name == "stablehlo.add" else -1
+    return Position(left.sign + sign * right.sign, left.offset + sign * right.offset)
+
+
+def _returned(block: ir.Block) -> list[ir.Value]:
+    op = terminator(block)
+    assert op is not None, "a block of a verified program"
+    return list(op.operands)
