@@ -25,28 +25,20 @@ STAGES = {
 """Who makes each stage, a folder but for the first, and its IR."""
 
 REMARKS = {
-    "source": "Two layers. The batch is sharded along `data`, the hidden dimension along `model`; the results are left open.",
-    "annotated": "The same with `mesh.shard` on the tensors that the user sharded. Axes have numbers: `data` is 0, `model` is 1.",
-    "legal": "The call of `@relu` is inlined, and `dot`, which has no sharding rule, becomes `dot_general`, which has one.",
-    "decided": (
-        "Each option gives the mesh axes of each loop: the second product contracts a dimension that is sharded along axis 1. The"
-        " pipeline passes `Decisions` on in memory; `--emit annotated` writes them down."
-    ),
-    "partitioned": (
-        "A device holds 4 of 8 rows and half of each weight. Both sums over axis 1 are partial values, which are all-reduced."
-    ),
-    "optimised": "The two all-reduces over one axis are combined, because a collective takes time to start.",
-    "lowered": (
-        "The form `exported`, which `meshbridge.partition` gives back: global shapes outside, one manual computation over all"
-        " axes inside, StableHLO collectives in it."
-    ),
+    "source": "two layers: the batch is sharded along `data`, the hidden dimension along `model`; the results are left open",
+    "annotated": "the same with `mesh.shard`; axes have numbers: `data` is 0, `model` is 1",
+    "legal": "the call of `@relu` is inlined; `dot`, which has no sharding rule, becomes `dot_general`",
+    "decided": "options give the mesh axes of each loop: the second product contracts a dimension sharded along axis 1",
+    "partitioned": "a device holds 4 of 8 rows and half of each weight; both sums over axis 1 are partial, and all-reduced",
+    "optimised": "the two all-reduces over one axis are combined, because a collective takes time to start",
+    "lowered": "global shapes outside, one manual computation over all axes inside, StableHLO collectives in it",
 }
-"""What to look at in the program at each stage."""
+"""What each stage makes of `testdata/walkthrough/two_layers.mlir`."""
 
 
 def page() -> str:
     """The page."""
-    return "\n".join([HEAD.replace("{way}", _way()), *_folders(), STAGES_HEAD, *_stage_rows(), WALK_HEAD, *_walk()])
+    return "\n".join([HEAD.replace("{way}", _way()), *_folders(), STAGES_HEAD, *_stage_rows()])
 
 
 def _way() -> str:
@@ -88,12 +80,8 @@ def _stage_rows() -> Iterator[str]:
     for stage in pipeline.build().stages:
         who, what = STAGES[stage.name]
         passes = ", ".join(f"`{step.name}`" for step in stage.passes)
-        rows.append([f"**{stage.name}**", what, f"`{who}/`: {passes}" if passes else who])
-    yield _table(["stage", "IR", "made by"], rows)
-
-
-def _walk() -> Iterator[str]:
-    yield "".join(f"- **{stage.capitalize()}.** {remark}\n" for stage, remark in REMARKS.items())
+        rows.append([f"**{stage.name}**", what, f"`{who}/`: {passes}" if passes else who, REMARKS[stage.name]])
+    yield _table(["stage", "IR", "made by", "of the example"], rows)
 
 
 HEAD = """# Architecture
@@ -120,15 +108,10 @@ the folder of `tests/` with the same name.
 
 STAGES_HEAD = """## The stages
 
-The passes of the pipeline `exported`, in order.
+The passes of the pipeline `exported`, in order, and what each stage makes of `testdata/walkthrough/two_layers.mlir`.
+[CONTRIBUTING.md](../CONTRIBUTING.md#a-day-with-the-code) has the commands that print it, `--emit annotated` writes decisions
+down, and [the tutorial of mesh-opt](tutorials/mesh-opt.md) takes another program through the passes.
 """
-
-WALK_HEAD = """## One program on its way
-
-`testdata/walkthrough/two_layers.mlir` after each stage; [CONTRIBUTING.md](../CONTRIBUTING.md#a-day-with-the-code) has the
-commands that print it. [The tutorial of mesh-opt](tutorials/mesh-opt.md) takes another program through the passes.
-"""
-
 
 if __name__ == "__main__":
     PAGE.write_text(page())
