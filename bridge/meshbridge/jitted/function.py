@@ -12,7 +12,8 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from jax.stages import Lowered, Traced
 
-from meshbridge.ir.mlir import context
+from meshbridge.ir.mlir import MeshError, context
+from meshbridge.jitted.of_library import LibraryJitted, is_of_library
 from meshbridge.jitted.plans import Planned, Planning
 from meshbridge.read import files, formats
 from meshbridge.reports import Report
@@ -58,7 +59,15 @@ class Jitted(Protocol[P, R_co]):
 
 def jitted(function: Callable[..., Any], options: Mapping[str, Any], planning: Planning) -> Any:
     """`jax.jit(function, **options)`, partitioned. A function that `jax.jit` has made keeps its options where there are no
-    others."""
+    others. One that a library has jitted takes none. Raises MeshError for them."""
+    if is_of_library(function):
+        if options:
+            listed = ", ".join(options)
+            hint = f"give them to {type(function).__module__.partition('.')[0]}'s function"
+            raise MeshError(
+                f"error: a library has jitted the function, expected no option of jax.jit, found {listed}\n  hint: {hint}"
+            )
+        return LibraryJitted(function, planning)
     lowerings.replace_computations(Planned)
     partitioned = lowerings.marked(function, options, planning)
 

@@ -11,7 +11,8 @@ or a batched version of a marked function is marked, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from threading import Lock, RLock
 from typing import Any
@@ -243,14 +244,29 @@ def set_everywhere(marked_with: Any) -> Any:
     JAX caches what it traces and compiles by the mark. The first call clears what it has traced before.
     """
     with _making:
-        if not _everywhere:
-            help_text = "how meshbridge partitions every function: the number of the options that it was told, 0 for not at all"
-            _everywhere.append(int_state(_NAME, 0, help_text, include_in_jit_key=True, include_in_trace_context=True))
-        if marked_with not in _marks:
-            _marks.append(marked_with)
+        number = _number(marked_with)
         before = everywhere()
-        _everywhere[0]._set(_marks.index(marked_with))
+        _everywhere[0]._set(number)
     return before
+
+
+@contextmanager
+def all_marked(marked_with: Any) -> Iterator[None]:
+    """Meanwhile, every computation of this thread is marked."""
+    with _making:
+        number = _number(marked_with)
+    with _everywhere[0](number):
+        yield
+
+
+def _number(marked_with: Any) -> int:
+    """The value of JAX's setting that stands for a mark."""
+    if not _everywhere:
+        help_text = "how meshbridge partitions every function: the number of the options that it was told, 0 for not at all"
+        _everywhere.append(int_state(_NAME, 0, help_text, include_in_jit_key=True, include_in_trace_context=True))
+    if marked_with not in _marks:
+        _marks.append(marked_with)
+    return _marks.index(marked_with)
 
 
 _NAME = "meshbridge_everywhere"
