@@ -659,9 +659,10 @@ def jit(function: Any = None, /, *, compiler_options: Given = "best", **options:
     """`jax.jit`, partitioned by meshbridge: the result is called like the function itself.
 
     As a decorator it accepts options or none. A function from `jax.jit` keeps its options; so does one from the `jit` of a
-    library, such as `nnx.jit`, which still updates its objects. The function is traced, partitioned and compiled once for each kind of arguments; it runs on the devices of its shardings, its arguments or `jax.set_mesh`. The
-    environment variable MESHBRIDGE_CACHE_DIR names a folder in which partitioned programs are cached. XLA's options are as for
-    `compile`. Raises MeshError for invalid values of options. The result raises MeshError if the function cannot be partitioned.
+    library, such as `nnx.jit`, which still updates its objects. The function is traced, partitioned and compiled once for each
+    kind of arguments; it runs on the devices of its shardings, its arguments or `jax.set_mesh`. The environment variable
+    MESHBRIDGE_CACHE_DIR names a folder in which partitioned programs are cached. XLA's options are as for `compile`. Raises
+    MeshError for invalid values of options. The result raises MeshError if the function cannot be partitioned.
     """
     if function is None:
         return partial(jit, compiler_options=compiler_options, **options)

@@ -95,7 +95,8 @@ def test_a_method(mesh: jax.sharding.Mesh) -> None:
             return (model(x) ** 2).sum()
 
     model, _, x = objects(mesh)
-    np.testing.assert_allclose(Trainer().loss(model, x), (model(x) ** 2).sum(), rtol=1e-5)
+    trainer: Any = Trainer()
+    np.testing.assert_allclose(trainer.loss(model, x), (model(x) ** 2).sum(), rtol=1e-5)
 
 
 def test_the_file_is_that_of_the_library_s_function(step: Any, mesh: jax.sharding.Mesh, tmp_path: Path) -> None:

@@ -1,14 +1,13 @@
 """The function that `meshbridge.jit` gives for one that a library has jitted, such as `nnx.jit` and `eqx.filter_jit` give.
 
-Such a library turns objects into arrays around a function of `jax.jit`, and writes changed arrays back. It still does: all that JAX
-compiles in a call is partitioned.
+Such a library turns objects into arrays around a function of `jax.jit`, and writes changed arrays back. It still does so; all
+that JAX compiles in a call is partitioned.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any
 
@@ -30,7 +29,9 @@ def is_of_library(function: object) -> bool:
 class LibraryJitted:
     """See `function.Jitted`, whose methods it has; `lower` gives the library's own stage."""
 
-    def __init__(self, function: Callable[..., Any], planning: Planning) -> None:
+    _function: Any
+
+    def __init__(self, function: Any, planning: Planning) -> None:
         lowerings.replace_computations(Planned)
         update_wrapper(self, function, updated=())
         self._function = function._function if isinstance(function, LibraryJitted) else function
@@ -52,7 +53,7 @@ class LibraryJitted:
     def lower(self, *arguments: Any, **named: Any) -> Any:
         """The library's stage of the function as it is written; `compile()` of it partitions."""
         with lowerings.all_marked(self._planning):
-            return self._function.lower(*arguments, **named)  # type: ignore[attr-defined]
+            return self._function.lower(*arguments, **named)
 
     def report(self, *arguments: Any, **named: Any) -> Report:
         """What the function communicates, as `meshbridge.report` says it. Raises MeshError."""
