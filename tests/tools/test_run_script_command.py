@@ -85,6 +85,13 @@ def test_functions_that_send_nothing_are_counted(folder: Path) -> None:
     assert not any(row.endswith(" 0 B") for row in rows)
 
 
+def test_a_function_that_is_compiled_again_says_why(folder: Path) -> None:
+    (folder / "train.py").write_text(SCRIPT + 'step(jax.device_put(w, NamedSharding(mesh, P("data"))), x)\n')
+    done = run(folder, "-m", "meshbridge", "run-script", "--machine", "bytes", "train.py")
+    again = [line for line in done.stdout.splitlines() if "compiled again" in line]
+    assert again == ['jit(step) was compiled again: w came as P("data", None), before as P(None, "model")'], done.stdout
+
+
 def test_a_program_is_no_script(folder: Path) -> None:
     (folder / "step.jax_export").write_bytes(b"\0\1")
     done = run(folder, "-m", "meshbridge", "run-script", "step.jax_export")

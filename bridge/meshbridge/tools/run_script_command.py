@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from meshbridge import api
 from meshbridge.ir.mlir import MeshError
 from meshbridge.reports import Report
+from meshbridge.reports.changes import spec_of
 from meshbridge.text import counted, size_text, table
 from meshbridge.tools import arguments, console
 
@@ -97,10 +98,29 @@ def _print_reports(planned: Sequence[Planned], page: str | None) -> None:
         console.say(table([_HEADER, *(_row(*entry) for entry in sending)], left=(0,)))
     if silent := len(reports) - len(sending):
         console.say(f"{counted(silent, 'more function' if sending else 'function')} sent nothing")
+    for line in _compiled_again(sending):
+        console.say(line)
     busiest, report = max(reports, key=lambda entry: entry[1].wire_bytes)
     console.say(f"\n{busiest.name}\n{report.table()}")
     if page is not None:
         console.write_page(page, report.to_html(busiest.name))
+
+
+def _compiled_again(sending: Sequence[tuple[Planned, Report]]) -> Iterator[str]:
+    """A line for each function that was compiled again for arguments of the same shapes, with the first that was sharded
+    differently: often a state that the first call returned."""
+    latest: dict[tuple[str, tuple[tuple[int, ...], ...]], Report] = {}
+    for planned, report in sending:
+        key = planned.name, tuple(argument.shape for argument in report.arguments)
+        before = latest.setdefault(key, report)
+        latest[key] = report
+        pairs = zip(before.arguments, report.arguments, strict=True)
+        changed = [(old, new) for old, new in pairs if old.sharding != new.sharding]
+        if changed:
+            old, new = changed[0]
+            more = f", and {len(changed) - 1:,} more" if len(changed) > 1 else ""
+            came = f"{new.name or 'an argument'} came as {spec_of(new.sharding)}, before as {spec_of(old.sharding)}{more}"
+            yield f"{planned.name} was compiled again: {came}"
 
 
 _HEADER = ("function", "devices", "collectives", "sent per device")
