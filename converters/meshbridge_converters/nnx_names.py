@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 def rename(module: ir.Module, calling: TreeCalling) -> None:
     """Names the arguments and results of `main` that are arrays of nnx objects by their path in the object."""
-    if "flax.nnx" not in sys.modules:
+    nnx = sys.modules.get("flax.nnx")  # whoever has such an object has loaded it
+    if nnx is None:
         return
-    inputs, outputs = _positions(calling.in_tree), _positions(calling.out_tree)
+    inputs, outputs = _positions(calling.in_tree, nnx), _positions(calling.out_tree, nnx)
     if not inputs and not outputs:
         return
     with module.context:
@@ -53,23 +54,22 @@ def _renamed(name: str, position: tuple[str, str] | None) -> str:
     return name.removesuffix(position[0]) + position[1]
 
 
-def _positions(tree: Any) -> Mapping[int, tuple[str, str]]:
+def _positions(tree: Any, nnx: Any) -> Mapping[int, tuple[str, str]]:
     """By its number among all leaves of a tree of arguments or results: the key of each array of an nnx object below that object,
     as JAX writes it, and its path in the object."""
-    from flax.nnx import extract, graph, state
     from jax import tree_util
 
     def is_object(node: object) -> bool:
-        return isinstance(node, extract.NodeStates)
+        return isinstance(node, nnx.extract.NodeStates)
 
     positions = {}
     numbered = tree_util.tree_unflatten(tree, range(tree.num_leaves))
-    with graph.merge_context(None, True) as merging:  # objects share variables: one that is known already is only referred to
+    with nnx.graph.merge_context(None, True) as merging:  # objects share variables: one that is known already is only referred to
         for node in tree_util.tree_leaves(numbered, is_leaf=is_object):
             if not is_object(node) or node._graphdef is None:
                 continue
             keys = {leaf: tree_util.keystr(path) for path, leaf in tree_util.tree_flatten_with_path(node)[0]}
-            for path, leaf in tree_util.tree_flatten_with_path(state(merging.unflatten(node.graphdef, *node.states)))[0]:
+            for path, leaf in tree_util.tree_flatten_with_path(nnx.state(merging.unflatten(node.graphdef, *node.states)))[0]:
                 if leaf in keys:
                     positions[leaf] = keys[leaf], _text(path)
     return positions
