@@ -160,7 +160,10 @@ def _is_for_gspmd(program: Program) -> bool:
 def _packed(program: Program, for_gspmd: bool) -> Exported:
     exported: Any = program.envelope
     if exported is None or program.format is not FORMAT:
-        raise MeshError("<module>: error: a jax.export artifact is only made from one: a module does not hold pytrees and types")
+        raise MeshError(
+            "<module>: error: a jax.export artifact is only made from one: a module does not hold pytrees and types"
+            "\n  hint: a name that ends in .mlir asks for text"
+        )
     if is_partitioned(program.module) or portable.holds_mesh_ops(program.module):
         raise MeshError(
             "<module>: error: a jax.export artifact holds StableHLO on global shapes, found mesh IR or the program of one device"
