@@ -61,3 +61,19 @@ def test_microbatches_gather_each_layer_for_themselves(machine: str) -> None:
     gathers = [collective for collective in report.collectives if collective.kind == "all_gather"]
     assert gathers
     assert all(gather.executions >= MICROBATCHES * (LAYERS - 2) for gather in gathers), "none of them is of all layers"
+
+
+@pytest.mark.parametrize("machine", ["neutral", "v5e:2x4"])
+def test_a_loop_carries_what_is_stored_for_nothing(machine: str) -> None:
+    """Weights that are stored replicated stay so in every loop that reads them: splitting them there saves no memory."""
+
+    def summed(weights: jax.Array, x: jax.Array) -> jax.Array:
+        def through(x: jax.Array) -> jax.Array:
+            return jax.lax.scan(lambda x, weight: (jnp.tanh(x @ weight), None), x, weights)[0]
+
+        return jax.lax.scan(lambda total, x: (total + through(x), None), jnp.zeros_like(x[0]), x)[0]
+
+    stacked = Argument((LAYERS, WIDTH, WIDTH), P(None, None, None))
+    arguments = (stacked, Argument((MICROBATCHES, TOKENS, WIDTH), P(None, "data", None)))
+    program = Program("replicated", (("data", 8),), summed, arguments, P("data", None))
+    assert not meshbridge.report(program.export_for("cpu"), machine=machine).collectives

@@ -12,8 +12,8 @@ from meshbridge.analysis.known_values import is_splat
 from meshbridge.analysis.trip_count import trip_count
 from meshbridge.decide.choice import Pricing
 from meshbridge.decide.dynamic_sizes import refuse_dynamic_sizes
-from meshbridge.decide.frozen import frozen_tensors
 from meshbridge.decide.graph import Graph, Node, NodeKind, Tensor
+from meshbridge.decide.loop_invariant import loop_invariants
 from meshbridge.decide.option_attribute import option_attribute
 from meshbridge.decide.required_subaxes import may_require_subaxes
 from meshbridge.decide.sharding_groups import share_tensors
@@ -101,7 +101,7 @@ class GraphBuilder:
         self._block(block, 1, ())
         share_tensors(self.graph, self._groups.values(), self._members)
         self.graph.connect(self._returned)
-        self.graph.frozen = frozen_tensors(self.graph, self._unchanged)
+        self.graph.invariant = loop_invariants(self.graph, self._unchanged)
         return self.graph
 
     def tensor(self, value: ir.Value) -> int:

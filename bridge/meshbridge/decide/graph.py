@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import chain
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from meshbridge.decide.choice import Pricing, TensorType, pricing_of
 from meshbridge.ir.mlir import inside, ir
@@ -248,6 +248,15 @@ class Node:
         return () if fixed_option is not None and not set(axes).isdisjoint(chain.from_iterable(fixed_option)) else axes
 
 
+class LoopInvariant(NamedTuple):
+    """What is known of a tensor that a loop carries unchanged (`loop_invariant.py`)."""
+
+    origin: int
+    "The tensor that it is passed on from, perhaps converted or transposed before its loop."
+    executions: int
+    "Executions of the innermost loops that carry a tensor of this origin."
+
+
 @dataclass
 class Graph:
     """The tensors and nodes of a function in program order. Tensor -1 stands for values that are no ranked tensors."""
@@ -264,8 +273,8 @@ class Graph:
     "Whether ops with sharding rules, or ops below them, name axes, for example in options that the program gives."
     carried: dict[int, int] = field(default_factory=dict)
     "Per tensor that a loop carries, the scope of the loop's body."
-    frozen: dict[int, int] = field(default_factory=dict)
-    "Tensors that only loops read, which carry them unchanged, with the number of executions of these loops (`frozen.py`)."
+    invariant: dict[int, LoopInvariant] = field(default_factory=dict)
+    "Tensors that loops carry unchanged."
     accumulated: set[int] = field(default_factory=set)
     "Tensors that only pass through linear ops into values that loops accumulate."
     returned_partial: set[int] = field(default_factory=set)

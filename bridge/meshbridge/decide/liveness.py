@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
+from typing import NamedTuple
 
 from meshbridge.cost.fusion import NO_KERNELS
 from meshbridge.decide.graph import Graph, Tensor
@@ -14,6 +15,22 @@ from meshbridge.ops.traits import Trait, has
 
 STEEPNESS = 8
 """The exponent of the bytes alive at a place in the weight of that place: only memory near the peak has to shrink."""
+
+
+class MemoryPrice(NamedTuple):
+    """What it costs to hold a tensor."""
+
+    byte: float
+    "The cost of a byte."
+    stored: float = 0.0
+    "Bytes without a price: a loop that carries a value as it is stored holds no copy."
+
+    def of(self, size: float) -> float:
+        """The cost of a tensor of that many bytes."""
+        return self.byte * max(size - self.stored, 0.0)
+
+
+FREE = MemoryPrice(0.0)
 
 
 def local_bytes(tensor: Tensor, mesh: Mesh) -> float:

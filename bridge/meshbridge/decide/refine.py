@@ -25,7 +25,7 @@ from meshbridge.decide.choice import ROUNDING, Pricing
 from meshbridge.decide.dimension_classes import ClassSize, Dimension, classes_of
 from meshbridge.decide.graph import Graph, Tensor, across_region
 from meshbridge.decide.kind_choices import NodeTensors
-from meshbridge.decide.liveness import local_bytes
+from meshbridge.decide.liveness import FREE, MemoryPrice, local_bytes
 from meshbridge.decide.node_costs import CostsByKind, NodeCost, costs_of_nodes
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split
 from meshbridge.ir.subaxes import whole_and_parts, whole_split
@@ -60,8 +60,8 @@ class TiedTensors(NamedTuple):
     tensor: Tensor
     moved: Moved
     members: list[int]
-    price: float
-    "The cost of one byte of each tensor."
+    price: MemoryPrice
+    "The cost of the memory of all of them, for the bytes of one."
 
 
 @dataclass
@@ -125,7 +125,7 @@ class Refiner:
         self,
         graph: Graph,
         budget: int,
-        memory_prices: Sequence[float] = (),
+        memory_prices: Sequence[MemoryPrice] = (),
         axes: Iterable[int] | None = None,
         known: Known | None = None,
     ) -> None:
@@ -135,7 +135,7 @@ class Refiner:
         self.budget = budget
         "Moves that may still be tried."
         self._memory_prices = memory_prices
-        "Per tensor, the cost of one byte of it; empty if memory has no price."
+        "Per tensor, the cost of its memory; empty if memory has no price."
         self._local_bytes = cache(lambda tensor: local_bytes(tensor, graph.mesh))
         self._members = [(*node.operands, *node.results) for node in graph.nodes]
         self._known = [_known_of(members) for members in self._members]
@@ -284,14 +284,20 @@ class Refiner:
 
     def _tied_tensors(self, members: Mapping[int, tuple[int, ...]]) -> list[TiedTensors]:
         """The tensors of a class, in groups that a move changes equally."""
-        groups: dict[tuple[tuple[int, ...], Tensor], list[int]] = {}
-        for tensor, dims in members.items():
-            groups.setdefault((dims, self.graph.tensors[tensor]), []).append(tensor)
+        groups: dict[tuple[tuple[int, ...], Tensor, float], list[int]] = {}
         prices, moved = self._memory_prices, self._moved
+        for tensor, dims in members.items():
+            stored = prices[tensor].stored if prices else 0.0
+            groups.setdefault((dims, self.graph.tensors[tensor], stored), []).append(tensor)
         return [
-            TiedTensors(*key, moved.setdefault(key, {}), numbers, sum([prices[tensor] for tensor in numbers]) if prices else 0.0)
-            for key, numbers in groups.items()
+            TiedTensors(dims, tensor, moved.setdefault((dims, tensor), {}), numbers, self._price_of(numbers, stored))
+            for (dims, tensor, stored), numbers in groups.items()
         ]
+
+    def _price_of(self, numbers: Sequence[int], stored: float) -> MemoryPrice:
+        """The price of some tensors of one size, of which `stored` bytes are free."""
+        prices = self._memory_prices
+        return MemoryPrice(sum([prices[number].byte for number in numbers]), stored) if prices else FREE
 
     def _changed(self, tied: Iterable[TiedTensors], axes: Axes) -> tuple[Changes, float]:
         """New splits of the tensors, and the saving in the cost of memory; none if shards would be padded too much, or axes that
@@ -313,8 +319,8 @@ class Refiner:
                 return {}, 0.0
             if after is not before:
                 changed.update(dict.fromkeys(members, after))
-                if price:
-                    freed += price * (bytes_of(before) - bytes_of(after))
+                if price.byte:
+                    freed += price.of(bytes_of(before)) - price.of(bytes_of(after))
         return changed, freed
 
     def _fitting(self, extent: int, axes: Axes) -> tuple[Axes, int]:
@@ -379,7 +385,7 @@ class Refiner:
     def _memory_cost(self, numbers: Iterable[int]) -> float:
         """The cost of the memory of some tensors."""
         prices, tensors, bytes_of = self._memory_prices, self.graph.tensors, self._local_bytes
-        return sum([prices[number] * bytes_of(tensors[number]) for number in numbers]) if prices else 0.0
+        return sum([prices[number].of(bytes_of(tensors[number])) for number in numbers]) if prices else 0.0
 
     def _uses(self, tensor: int, changed: Mapping[int, NodeCost], without: Container[int] = ()) -> float:
         """Bytes of resharding a value to its users' needs, `without` some users: each distinct need once, as often as its most

@@ -16,7 +16,7 @@ from meshbridge.decide.concurrency import note_concurrency
 from meshbridge.decide.dimension_classes import BATCH, NARROW, STORED, WIDE
 from meshbridge.decide.fold_layers import Neighbours, fold_layers, neighbours_of
 from meshbridge.decide.graph import Graph, NodeKind, Tensor
-from meshbridge.decide.liveness import lifetimes
+from meshbridge.decide.liveness import FREE, MemoryPrice, lifetimes, local_bytes
 from meshbridge.decide.refine import Known, Refiner
 from meshbridge.resharding import Objective
 
@@ -27,15 +27,16 @@ differently.
 Measured (`benchmarks.constants`): without it llama_scan_fsdp sends 25,522 KB instead of 22,573. Unfolded, gpt12 (more nodes)
 takes a fifth longer and sends as much."""
 
-FROZEN = 20.0
-"""The factor on the price of memory of frozen tensors (`frozen.py`) for each execution of the loops that read them, by which a byte
-that is held through such an execution costs two sent ones: a forward and a backward pass gather each layer for themselves.
+HELD = 20.0
+"""The factor on the price of memory of a tensor that loops carry unchanged, for each execution of the loops that read it, and for
+what it needs beyond what is stored anyway. By it a byte that is gathered before such an execution, and held through it, costs two
+sent ones: a forward and a backward pass gather each layer for themselves.
 
-Measured on 8 devices. A step of low-rank adapters on a frozen llama needs 3.6 GB of temporaries instead of 14.8, and sends 20.1 GB
-instead of 10.2 (`neutral`), which is what XLA with Shardy needs and sends. A llama that adds up the gradients of 4 microbatches
-needs 5.3 GB instead of 7.8, and sends 30.9 GB instead of 13.6; on H100s XLA:GPU models 333 ms instead of 347, with 0.7 GB exposed
-instead of 3.7: gathers before a loop have nothing beside them. With the factor on all tensors that loops carry unchanged, 86 of
-504 golden plans change, which send 2 to 14 % more and need 6 % less to 13 % more."""
+Measured on 8 devices. `neutral`, without the factor: a step of low-rank adapters on a frozen llama needs 14.8 GB of temporaries
+instead of 3.6, and sends 10.2 GB instead of 20.1, which is what XLA with Shardy needs and sends; a llama that adds up the
+gradients of 4 microbatches needs 7.8 GB instead of 5.3, and sends 13.6 GB instead of 30.9; one with 32 layers 6.3 GB instead of
+5.2 for as many bytes. On H100s XLA:GPU models 347 ms instead of 333 for the microbatches, with 3.7 GB exposed instead of 0.7:
+gathers before a loop have nothing beside them."""
 
 SMALL = 10.0
 """A program is small if launching its kernels takes this many times longer than their work. The search of a small program is
@@ -89,7 +90,7 @@ class _Start:
     known: Known
     budget: int
     work: float
-    prices: Sequence[float]
+    prices: Sequence[MemoryPrice]
     refined: dict[tuple[Objective, ...], RefinedSplits] = field(default_factory=dict)
     "By the objectives that were minimised one after the other."
 
@@ -185,7 +186,7 @@ def _note_sharing(graph: Graph) -> None:
     graph.nodes = nodes
 
 
-def _refined(graph: Graph, folding: Folding, budget: int, prices: Sequence[float], known: Known) -> Refiner:
+def _refined(graph: Graph, folding: Folding, budget: int, prices: Sequence[MemoryPrice], known: Known) -> Refiner:
     """Refines with the graph's prices, and memory prices by tensor; returns the last refiner."""
     folded, folded_number = folding
     folded = replace(folded, tensors=list(folded.tensors), pricing=graph.pricing)
@@ -198,17 +199,20 @@ def _refined(graph: Graph, folding: Folding, budget: int, prices: Sequence[float
     return refiner
 
 
-def _memory_prices(graph: Graph, objective: Objective) -> list[float]:
-    """Per tensor, the cost of one byte of it; empty if memory has no price."""
+def _memory_prices(graph: Graph, objective: Objective) -> list[MemoryPrice]:
+    """Per tensor, the cost of its memory; empty if memory has no price."""
     if not objective.memory:
         return []
-    factors = [FROZEN * graph.frozen[number] if number in graph.frozen else 1.0 for number in range(len(graph.tensors))]
-    return [objective.memory * part * own for part, own in zip(lifetimes(graph), factors, strict=True)]
+    prices = [MemoryPrice(objective.memory * part) for part in lifetimes(graph)]
+    for number, (origin, executions) in graph.invariant.items():
+        stored = local_bytes(graph.tensors[origin], graph.mesh)
+        prices[number] = MemoryPrice(HELD * executions * prices[number].byte, stored)
+    return prices
 
 
-def _summed(prices: Sequence[float], folded_number: Sequence[int]) -> list[float]:
+def _summed(prices: Sequence[MemoryPrice], folded_number: Sequence[int]) -> list[MemoryPrice]:
     """The sums of prices per tensor of the folded graph."""
-    sums = [0.0] * (1 + max(folded_number, default=-1)) if prices else []
+    sums = [FREE] * (1 + max(folded_number, default=-1)) if prices else []
     for number, price in zip(folded_number, prices, strict=False):
-        sums[number] += price
+        sums[number] = MemoryPrice(sums[number].byte + price.byte, max(sums[number].stored, price.stored))
     return sums

@@ -15,7 +15,7 @@ from meshbridge.decide.decide import propagated
 from meshbridge.decide.dimension_classes import BATCH, NARROW, STORED, WIDE, Dimension, classes_of
 from meshbridge.decide.fold_layers import fold_layers
 from meshbridge.decide.graph import Graph, Node, Tensor
-from meshbridge.decide.liveness import lifetimes, local_bytes
+from meshbridge.decide.liveness import MemoryPrice, lifetimes, local_bytes
 from meshbridge.decide.refine import Refiner, moved_tensor
 from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.mlir import ir, main_function
@@ -203,15 +203,15 @@ class FreeGraph:
             folded[index] = folded[index].with_split(tensor.split)
         return folded
 
-    def _memory_prices(self, tensors: Sequence[Tensor], price: float) -> list[float]:
-        """Per tensor of the folded graph, the price of a byte of it. The caller holds arguments and results throughout."""
+    def _memory_prices(self, tensors: Sequence[Tensor], price: float) -> list[MemoryPrice]:
+        """Per tensor of the folded graph, the price of its memory. The caller holds arguments and results throughout."""
         if not price:
             return []
         graph = replace(self.graph, tensors=self.unfolded(tensors))
         prices = [0.0] * len(tensors)
         for index, tensor, part in zip(self.standing_for, graph.tensors, lifetimes(graph), strict=True):
             prices[index] += price * (1.0 if tensor.boundary else part)
-        return prices
+        return [*map(MemoryPrice, prices)]
 
 
 def _worth_splitting(tensor: Tensor) -> list[bool]:
