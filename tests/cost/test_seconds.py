@@ -49,8 +49,24 @@ def test_on_a_ring_a_line_and_a_switch(tmp_path: Path) -> None:
     adding.write_text(text.replace("reduction = 1\n", "reduction = 1.3\n"))
     added = times(h100.rate, (0,), placed(f"{adding}:1x1x8", data=8))
     assert added["all_reduce"].busy == {"nvlink": pytest.approx(7 / 8 * 2 / 1.3)}
-    assert switch["all_to_all"].latency == pytest.approx(h100.launch + h100.latency)
+    assert switch["all_to_all"].latency == pytest.approx(h100.launch_of("all_to_all") + h100.latency)
     assert switch["all_gather"].latency == pytest.approx(h100.launch + 3 * h100.latency)
+
+
+def test_kinds_of_collectives_may_start_and_send_in_times_of_their_own(tmp_path: Path) -> None:
+    text = (Path(machines.__file__).parent / "gpu" / "h100.toml").read_text()
+    before, after = text.split("[link.kinds]")
+    kinds = "all_to_all = { launch = 1.0, efficiency = 0.06 }\ncollective_permute = { launch = 2.0, efficiency = 0.06 }\n"
+    path = tmp_path / "mine.toml"
+    path.write_text(f"{before}[link.kinds]\n{kinds}\n[network]{after.split('[network]')[1]}")
+    link = machine.named(str(path)).link
+    found = times(link.rate, (0,), placed(f"{path}:1x1x8", data=8))
+    assert found["all_to_all"].latency == pytest.approx(1.0 + link.latency)
+    assert found["all_to_all"].busy["nvlink"] == pytest.approx(10 * 7 / 8)
+    assert found["reduce_scatter"].busy == {"nvlink": pytest.approx(7 / 8)}
+    assert found["reduce_scatter"].latency == pytest.approx(link.launch + 3 * link.latency)
+    shifted = shift_time(link.rate, (0,), 1, placed(f"{path}:1x1x8", data=8), rotate=True)
+    assert (shifted.latency, shifted.busy) == (pytest.approx(2.0 + link.latency), {"nvlink": pytest.approx(10)})
 
 
 def test_more_links_take_less_time_together() -> None:
@@ -176,8 +192,8 @@ def _coordinates(placement: Placement, position: tuple[int, ...]) -> tuple[int, 
     return tuple(found.values())
 
 
-def loads(time: Time, placement: Placement, operand: float) -> dict[str, float]:
-    rates = {dimension.name: dimension.link.rate for dimension in placement.dimensions}
+def loads(time: Time, placement: Placement, operand: float, kind: str) -> dict[str, float]:
+    rates = {dimension.name: dimension.link.rate_of(kind) for dimension in placement.dimensions}
     return {name: seconds * rates[name] / operand for name, seconds in time.busy.items()}
 
 
@@ -191,7 +207,7 @@ def test_the_busiest_link_of_a_permute(data: st.DataObject) -> None:
     sources = np.arange(size)[keep]
     found = permute_time(1e6, sources, targets[keep], axes, placement)
     expected = walked(placement, axes, [(a, b) for a, b in zip(sources.tolist(), targets[keep].tolist(), strict=True) if a != b])
-    assert loads(found, placement, 1e6) == {name: pytest.approx(load) for name, load in expected.items()}
+    assert loads(found, placement, 1e6, "collective_permute") == {name: pytest.approx(load) for name, load in expected.items()}
 
 
 @pytest.mark.parametrize("machine_text", ["v5e:16x1", "v5e:8x1", "v5e:15x1", "h100:1x1x8"])
@@ -199,7 +215,7 @@ def test_the_busiest_link_of_an_all_to_all(machine_text: str) -> None:
     """The formula is the sum of the permutes that an all-to-all is, each of which has the others' share of the operand."""
     devices = prod(int(size) for size in machine_text.partition(":")[2].split("x"))
     placement = placed(machine_text, data=devices)
-    found = loads(collective_time("all_to_all", 1e6, (0,), placement), placement, 1e6)
+    found = loads(collective_time("all_to_all", 1e6, (0,), placement), placement, 1e6, "all_to_all")
     if placement.parts[0][0].dimension.torus:
         flows = list(product(range(devices), repeat=2))
         expected = walked(placement, (0,), [(a, b) for a, b in flows if a != b])

@@ -18,6 +18,9 @@ from meshbridge.ir.sharding import Axes
 from meshbridge.machines.layout import Dimension, Placement
 from meshbridge.machines.machine import Link
 
+_KIND = "collective_permute"
+"""What compilers issue for all of these, by StableHLO's name."""
+
 
 def shift_time(operand_bytes: float, axes: Axes, offset: int, placement: Placement, *, rotate: bool) -> Time:
     """The time of a permute to the device `offset` further along `axes`; if `rotate`, the last devices send to the first ones."""
@@ -49,7 +52,7 @@ def permute_time(operand_bytes: float, sources: np.ndarray, targets: np.ndarray,
     for at, dimension in enumerate(dimensions):
         through = on_torus & (start[at] != end[at])
         if not dimension.torus and through.any():
-            busy[dimension.name] = operand_bytes / dimension.link.rate
+            busy[dimension.name] = operand_bytes / dimension.link.rate_of(_KIND)
             hops += through * dimension.link.latency
             links.add(dimension.link)
             if dimension.link == placement.target.machine.network:
@@ -63,10 +66,10 @@ def permute_time(operand_bytes: float, sources: np.ndarray, targets: np.ndarray,
             load, distance = _load(now, end[at, on_torus], at, dimensions)
             now[at] = end[at, on_torus]
             loads[dimension.name] = loads[dimension.name] + load / len(torus)
-            busy[dimension.name] = operand_bytes * float(loads[dimension.name].max()) / dimension.link.rate
+            busy[dimension.name] = operand_bytes * float(loads[dimension.name].max()) / dimension.link.rate_of(_KIND)
             hops[on_torus] += distance * dimension.link.latency / len(torus)
             links.add(dimension.link)
-    return Time(max(link.launch for link in links) + float(hops.max()), busy)
+    return Time(max(link.launch_of(_KIND) for link in links) + float(hops.max()), busy)
 
 
 def _coordinates(placement: Placement, axes: Axes) -> tuple[list[Dimension], np.ndarray]:

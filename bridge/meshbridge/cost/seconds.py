@@ -47,14 +47,16 @@ def collective_time(kind: str, operand_bytes: float, axes: Axes, placement: Plac
     `operand_bytes` are the bytes of one device's operand: a shard of a gather, the whole of a reduction. Groups are along `axes`.
     """
     busy: dict[str, float] = {}
-    levels = [_Level(link, tuple(own)) for link, own in groupby(placement.across(axes), key=lambda part: part.dimension.link)]
+    levels = [
+        _Level(link, tuple(own), kind) for link, own in groupby(placement.across(axes), key=lambda part: part.dimension.link)
+    ]
     group, outer = prod(level.devices for level in levels), 1
     for level in levels:
         for name, seconds in _SHARED[kind](operand_bytes, outer, level, group):
             busy[name] = busy.get(name, 0.0) + seconds
         outer *= level.devices
     hops = (2 if kind == "all_reduce" else 1) * sum(level.latency(direct=kind == "all_to_all") for level in levels)
-    return Time(max((level.link.launch for level in levels), default=0.0) + hops, busy)
+    return Time(max((level.link.launch_of(kind) for level in levels), default=0.0) + hops, busy)
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class _Level:
 
     link: Link
     parts: tuple[Part, ...]
+    kind: str
+    "Of the collective."
 
     @property
     def devices(self) -> int:
@@ -74,7 +78,7 @@ class _Level:
         rates: dict[str, float] = {}
         for part in self.parts:
             ports = 2 if part.ring else 1
-            rate = ports * self.link.rate / (part.stride if part.dimension.torus else 1)
+            rate = ports * self.link.rate_of(self.kind) / (part.stride if part.dimension.torus else 1)
             rates[part.dimension.name] = min(rate, rates.get(part.dimension.name, rate))
         return rates
 
@@ -126,7 +130,7 @@ def _exchange(operand: float, outer: int, level: _Level, _: int) -> Iterable[tup
             share = (part.size**2 // 4) / (2 if part.ring else 1) / part.size * part.stride
         else:
             share = (part.size - 1) / part.size
-        yield part.dimension.name, operand * share / level.link.rate
+        yield part.dimension.name, operand * share / level.link.rate_of(level.kind)
 
 
 _SHARED: dict[str, Shared] = {

@@ -50,6 +50,8 @@ class Link:
     "An axis of a torus is a ring if it is a multiple of so many devices long, else a line. 0: no torus."
     wrap_all: bool = False
     "Whether all axes are lines where one is."
+    kinds: Mapping[str, Mapping[str, float]] = field(default_factory=dict, hash=False)
+    "By kind, of ISSUED, the `launch` and the `efficiency` of collectives that differ in these."
 
     @property
     def ports(self) -> int:
@@ -65,6 +67,17 @@ class Link:
     def launch_bytes(self) -> float:
         """Bytes that a device could receive, along one axis of a torus, in the time in which a collective starts."""
         return self.ports * self.rate * self.launch
+
+    def launch_of(self, kind: str) -> float:
+        """Seconds in which a collective starts, of a kind by its name in the mesh dialect or in StableHLO."""
+        return self._of(kind).get("launch", self.launch)
+
+    def rate_of(self, kind: str) -> float:
+        """The same as `rate`, for a kind of collective."""
+        return self.bandwidth * self._of(kind).get("efficiency", self.efficiency)
+
+    def _of(self, kind: str) -> Mapping[str, float]:
+        return self.kinds.get(kind, {})
 
     def rings(self, sizes: Sequence[int]) -> tuple[bool, ...]:
         """Of each axis of a torus of that many devices, whether it is a ring."""
@@ -258,6 +271,8 @@ _LINK_KEYS: dict[str, dict[str, type]] = {
     "torus": {"kind": str, **_NETWORK_KEYS, "size": int, "wrap_multiple": int, "wrap_all": bool},
     "switch": {"kind": str, **_NETWORK_KEYS, "size": int, "reduction": float},
 }
+_LINK_MAY_LACK: dict[str, type] = {"kinds": dict}
+_OF_KIND: dict[str, type] = {"launch": float, "efficiency": float}
 _LINKS: dict[str, type] = {"network": dict, "chip": dict}
 _MAY_LACK: dict[str, type] = {**_LINKS, "device_kinds": list, "options": dict}
 OPTION_SETS = ("explicit", "partitioned")
@@ -436,11 +451,18 @@ def _link(path: Path, section: str, found: Mapping[str, Any]) -> Link:
         if found.get("kind") not in _LINK_KEYS:
             raise MeshError(f"{path}: error: link.kind: expected {' or '.join(_LINK_KEYS)}, found {found.get('kind')!r}")
         expected = _LINK_KEYS[found["kind"]]
-    _check(path, section, found, expected)
-    for key, value in found.items():
-        if expected[key] in (int, float) and value <= 0:
+    _check(path, section, found, expected, _LINK_MAY_LACK)
+    kinds = found.get("kinds", {})
+    _check(path, f"{section}kinds.", kinds, {}, dict.fromkeys(ISSUED, dict))
+    for kind, of_one in kinds.items():
+        _check(path, f"{section}kinds.{kind}.", of_one, {}, _OF_KIND)
+    numbers = {key: value for key, value in found.items() if expected.get(key) in (int, float)}
+    of_kinds = {f"kinds.{kind}.{key}": value for kind, of_one in kinds.items() for key, value in of_one.items()}
+    for key, value in {**numbers, **of_kinds}.items():
+        if value <= 0:
             raise MeshError(f"{path}: error: {section}{key}: expected a positive number, found {value!r}")
-    _check_share(path, f"{section}efficiency", found["efficiency"])
+        if key.endswith("efficiency"):
+            _check_share(path, f"{section}{key}", value)
     return Link(**{key: value for key, value in found.items() if key not in ("kind", "source")})
 
 
