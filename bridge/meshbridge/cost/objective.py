@@ -78,12 +78,8 @@ class LinkRates:
     _found: dict[tuple[str, frozenset[str]], LinkCost] = field(default_factory=dict)
 
     def gathering(self, axes: frozenset[str]) -> LinkCost:
-        """The cost of gathers."""
+        """The cost of gathers and reductions."""
         return self._of("all_gather", axes)
-
-    def reducing(self, axes: frozenset[str]) -> LinkCost:
-        """The cost of reductions."""
-        return self._of("reduce_scatter", axes)
 
     def exchanging(self, axes: frozenset[str]) -> LinkCost:
         """The cost of all-to-alls."""

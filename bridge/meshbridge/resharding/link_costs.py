@@ -24,10 +24,7 @@ class Rates(Protocol):
         """By identity."""
 
     def gathering(self, axes: frozenset[str]) -> LinkCost:
-        """Of gathers."""
-
-    def reducing(self, axes: frozenset[str]) -> LinkCost:
-        """Of reductions, and of gathers beside them."""
+        """Of gathers and reductions."""
 
     def exchanging(self, axes: frozenset[str]) -> LinkCost:
         """Of all-to-alls."""
@@ -37,13 +34,12 @@ class Rates(Protocol):
 def link_cost(mesh: Mesh, source: Sharding, target: Sharding, rates: Rates) -> LinkCost:
     """The cost of the links on which `source` is resharded to `target`. A sub-axis is as slow as its axis. If there are several
     collectives, the slowest counts."""
-    exchanged, gathered, reduced = _moved(source, target)
+    exchanged, gathered = _moved(source, target)
     cost = LinkCost()
     if names := _names(mesh, exchanged):
         cost = rates.exchanging(names)
-    if names := _names(mesh, gathered + reduced):
-        gathering = rates.reducing(names) if reduced else rates.gathering(names)
-        cost = LinkCost(*map(max, cost, gathering)) if exchanged else gathering
+    if names := _names(mesh, gathered):
+        cost = LinkCost(*map(max, cost, rates.gathering(names))) if exchanged else rates.gathering(names)
     return cost
 
 
@@ -53,8 +49,8 @@ def exchanges(source: Sharding, target: Sharding) -> bool:
     return bool(_moved(source, target)[0])
 
 
-def _moved(source: Sharding, target: Sharding) -> tuple[Axes, Axes, Axes]:
-    """The axes that change dimensions, and those along which a value is gathered, and reduced."""
+def _moved(source: Sharding, target: Sharding) -> tuple[Axes, Axes]:
+    """The axes that change dimensions, and the axes along which a value is gathered or reduced."""
     removed: Axes = ()
     added: Axes = ()
     for before, after in zip_longest(source.split_axes, target.split_axes, fillvalue=()):
@@ -64,7 +60,7 @@ def _moved(source: Sharding, target: Sharding) -> tuple[Axes, Axes, Axes]:
         removed += before[common:]
         added += after[common:]
     reduced = tuple(axis for axis in source.partial_axes if axis not in target.partial_axes)
-    return tuple(axis for axis in removed if axis in added), tuple(axis for axis in removed if axis not in added), reduced
+    return tuple(axis for axis in removed if axis in added), tuple(axis for axis in removed if axis not in added) + reduced
 
 
 def _names(mesh: Mesh, axes: Axes) -> frozenset[str]:
