@@ -57,7 +57,6 @@ def _written_over(module: ir.Module, least: float) -> Iterator[ir.Operation]:
     function = main_function(module)
     returned = terminator(function.regions[0].blocks[0])
     assert returned is not None
-    *_, returned = function.regions[0].blocks[0].operations
     for value in dict.fromkeys(returned.operands[number] for number in donated_results(function)):
         if defining_name(value) == AllGatherOp.OPERATION_NAME and tensor_bytes(value) >= least:
             yield op_of(value)
