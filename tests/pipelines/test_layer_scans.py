@@ -14,8 +14,10 @@ from jax.sharding import PartitionSpec as P
 import meshbridge
 from meshbridge.ir.mlir import MeshError, context
 from meshbridge.pipeline import Options
-from meshbridge.pipelines.build import decide
+from meshbridge.pipelines.build import build, decide
+from meshbridge.pipelines.proof import compose
 from meshbridge.read import formats
+from meshbridge.verify.verdict import verify
 from tests.pipelines.steps import accumulating, block, cross_entropy, gpt, in_stacks, marked_scan_loss, one_scan_loss
 
 Tree = Any
@@ -56,19 +58,39 @@ def test_boundaries_in_a_scan_and_beside_it() -> None:
         decided(loss, 4, 2)
 
 
-def test_one_stack_that_is_read_in_two_orders() -> None:
-    def loss(params: Tree, tokens: Any, stages: int) -> Any:
-        turned = jax.tree.map(lambda x: x[::-1], params["layers"]["up"])
+def counted(down: str) -> Callable[..., Any]:
+    """A step that computes a loss in a loop, in which it picks layers by number: of one kernel the last one first."""
 
-        def layer(x: Any, number: Any) -> tuple[Any, None]:
-            pick = lambda stack, at: jax.lax.dynamic_index_in_dim(stack, at, keepdims=False)  # noqa: E731
-            own = {name: pick(stack, number) for name, stack in params["layers"].items()}
-            return block({**own, "up": pick(turned, 3 - number)}, x), None
+    def step(params: Tree, tokens: Any) -> Any:
+        def pick(name: str, stack: Any, number: Any) -> Any:
+            return jax.lax.dynamic_index_in_dim(stack, 3 - number if name == down else number, keepdims=False)
 
-        x, _ = jax.lax.scan(layer, params["embed"][tokens], jnp.arange(4))
-        return cross_entropy(x @ params["embed"].T, tokens)
+        def loss(tokens: Any) -> Any:
+            def layer(state: tuple[Any, Any]) -> tuple[Any, Any]:
+                own = {name: pick(name, stack, state[0]) for name, stack in params["layers"].items()}
+                return state[0] + 1, block(own, state[1])
 
-    assert decided(loss, 4, 2).stacks.arguments  # positions of numbers that are read from memory are not known: nothing is cut
+            _, x = jax.lax.while_loop(lambda state: state[0] < 4, layer, (0, params["embed"][tokens]))
+            return cross_entropy(x @ params["embed"].T, tokens)
+
+        return jax.lax.scan(lambda total, part: (total + loss(part), None), jnp.float32(0), tokens.reshape(4, 2, -1))[0]
+
+    return step
+
+
+def test_layers_that_a_loop_picks_by_number() -> None:
+    params, tokens = gpt(4)
+    program = formats.unpack(jax.jit(counted("")), context(), (in_stacks(params), tokens))
+    pipeline = build(program, Options.of(emit="local"), 2, "gpipe")
+    assert [part.parts for part in pipeline.stacks.arguments].count(2) == 8
+    assert verify(pipeline.source.module, compose(pipeline)).equal
+
+
+def test_stacks_that_are_read_in_two_orders() -> None:
+    params, tokens = gpt(4)
+    program = formats.unpack(jax.jit(counted("up")), context(), (in_stacks(params), tokens))
+    with pytest.raises(MeshError, match=r"(?s)test_layer_scans.py:.*reads one stack of layers forward and another one backward"):
+        decide(program, Options.of(emit="local"), 2)
 
 
 def test_a_scan_with_less_work_than_a_stage_stays() -> None:

@@ -20,7 +20,7 @@ from meshbridge.analysis.known_values import known_integer
 from meshbridge.analysis.trip_count import CountedLoop, counted_loop
 from meshbridge.cost.flops import amount
 from meshbridge.ir.builder import shape_of
-from meshbridge.ir.mlir import OpError, ancestor_in, ir, terminator, walk
+from meshbridge.ir.mlir import COMPARISONS, OpError, ancestor_in, comparison_direction, ir, terminator, walk
 from meshbridge.ir.uses import defining_op, look_through
 from meshbridge.pipelines.loop import SHARD, WHILE
 from meshbridge.pipelines.marker import Marker, marker_of
@@ -33,6 +33,10 @@ class Position(NamedTuple):
 
     sign: int
     offset: int
+
+    def at(self, trip: int) -> int:
+        """The position in that trip."""
+        return self.sign * trip + self.offset
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,9 +74,9 @@ class LayerScan:
         """The parts of the stacks that the scan passes, in order. Raises OpError for stacks that are passed in several orders."""
         per_part = self.trips // parts
         orders = set()
-        for sign, offset in self.stacks.values():
-            positions = [sign * trip + offset for trip in range(self.trips)]
-            orders.add(tuple(position // per_part for position in positions[::per_part]))
+        for position in self.stacks.values():
+            positions = [position.at(trip) for trip in range(self.trips)]
+            orders.add(tuple(each // per_part for each in positions[::per_part]))
         if len(orders) > 1:
             raise OpError(
                 self.op, "reads one stack of layers forward and another one backward, so that no stages could follow it"
@@ -208,34 +212,52 @@ def _stack_position(op: ir.Operation, number: int, counted: CountedLoop) -> Posi
             elif user.name in (READ, WRITE) and user.block == body and use.operand_number == 0:
                 first = 1 if user.name == READ else 2
                 part = user.results[0] if user.name == READ else user.operands[1]
-                positions.add(
-                    _position(user.operands[first], body.arguments[counted.counter]) if shape_of(part)[0] == 1 else None
-                )
+                index, counter = user.operands[first], body.arguments[counted.counter]
+                positions.add(_position(index, counter, counted.trip_count) if shape_of(part)[0] == 1 else None)
                 written = user.results[0] if user.name == WRITE else written
             elif user.name != "stablehlo.return":
                 return None
     if returned != written or len(positions) != 1:
         return None
     position = positions.pop()
-    if position is None or {position.sign * trip + position.offset for trip in range(shape[0])} != {*range(shape[0])}:
+    if position is None or {position.at(trip) for trip in range(shape[0])} != {*range(shape[0])}:
         return None
     return position
 
 
-def _position(index: ir.Value, counter: ir.Value) -> Position | None:
+def _position(index: ir.Value, counter: ir.Value, trips: int) -> Position | None:
+    """An index as a position; None for one that is not known to count up or down with the counter."""
     index = look_through(index, (SHARD,))
     if index == counter:
         return Position(1, 0)
     if (number := known_integer(index)) is not None:
         return Position(0, number)
     op = defining_op(index)
-    if op is None or op.name not in ("stablehlo.add", "stablehlo.subtract"):
+    if op is None:
         return None
-    left, right = (_position(operand, counter) for operand in op.operands)
+    if op.name == "stablehlo.select":  # JAX adds the size to indices below 0
+        holds = _comparison(op.operands[0], counter, trips)
+        return None if holds is None else _position(op.operands[1 if holds else 2], counter, trips)
+    if op.name not in ("stablehlo.add", "stablehlo.subtract"):
+        return None
+    left, right = (_position(operand, counter, trips) for operand in op.operands)
     if left is None or right is None:
         return None
     sign = 1 if op.name == "stablehlo.add" else -1
     return Position(left.sign + sign * right.sign, left.offset + sign * right.offset)
+
+
+def _comparison(value: ir.Value, counter: ir.Value, trips: int) -> bool | None:
+    """Whether a comparison of two positions holds, if it has one answer in all trips."""
+    op = defining_op(look_through(value, (SHARD,)))
+    if op is None or op.name != "stablehlo.compare":
+        return None
+    left, right = (_position(operand, counter, trips) for operand in op.operands)
+    if left is None or right is None:
+        return None
+    holds = COMPARISONS[comparison_direction(op)]
+    answers = {bool(holds(left.at(trip), right.at(trip))) for trip in range(trips)}
+    return answers.pop() if len(answers) == 1 else None
 
 
 def _returned(block: ir.Block) -> list[ir.Value]:
