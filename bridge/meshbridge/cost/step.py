@@ -276,7 +276,6 @@ class _Prediction:
             outside,
             repeats=self.machine.duplicates_expensive_ops,
             slices=self.machine.fuses_slices,
-            row_elements=self.machine.row_elements,
             epilogues=self.epilogues,
         )
         tasks: list[Task] = []
@@ -347,7 +346,7 @@ class _Prediction:
     def _kernel(self, block_op: BlockOp, values: ValueNumbers, moved_bytes: float) -> _Run:
         """An operation with its fused operands, which moves so many bytes. Arithmetic on scalars is part of other kernels."""
         results, operands = block_op.results, block_op.operands
-        is_small = all(values.tensor_bytes(value) <= _SINGLE_BYTES for value in results)  # which costs less to ask
+        is_small = max(map(values.tensor_bytes, results), default=0.0) <= _SINGLE_BYTES  # which costs less to ask
         if is_small and all(_is_single(values.all[value]) for value in (*results, *operands)):
             return _Run(block_op.op)
         (kind, count), *_ = (*products([(block_op.op, 1)]).items(), ("", 0.0))

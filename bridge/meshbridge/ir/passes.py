@@ -34,8 +34,8 @@ class Pass:
     option_aliases: ClassVar[Mapping[str, str]] = MappingProxyType({})
     "Options by their names in earlier releases, which are accepted too."
     keeps_step: ClassVar[bool] = False
-    """Whether the predicted step stays as it is, but for rounding. Such a pass, one of the last, only runs on the plan that is
-    taken, not on those that it is compared with."""
+    """Whether the predicted step stays nearly as it is. Of compared plans, such a pass, one of the last, runs on the one that is
+    taken."""
 
     def run(self, module: ir.Module) -> bool | None:
         """Changes `module` in place; returns False if nothing changed, so that verification can be skipped.
