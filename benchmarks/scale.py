@@ -297,10 +297,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     compile_sources()
     imports = import_seconds() if not options.only or "imports" in options.only else {}
     probes = {name: measure(case, options.limit) for name, case in chosen.items()}
-    text = "\n\n".join(
-        (table([HEADING, *(figure.row for figure in figures(suite, probes, imports))], left=(0,)), profile(probes))
-    )
-    print(text)
+    found = [*figures(suite, probes, imports)]
+    print(f"{_table(found)}\n\n{profile(probes)}")
     if options.json:
         write_json(probes, imports, options.json)
     if options.page:
@@ -310,10 +308,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         machine = f"{platform.machine()}, Python {platform.python_version()}"
         if left_out := [case.name for case in suite.cases if case.name not in probes]:
             machine += f", without {', '.join(left_out)}"
+        text = _table([figure for figure in found if figure.target is not None])
         options.page.write_text(
             marked.replaced(options.page, "figures", COMMAND, f"Measured on {machine}.\n\n```text\n{text}\n```")
         )
     return 1 if any(found.error for found in probes.values()) else 0
+
+
+def _table(shown: Sequence[Figure]) -> str:
+    return table([HEADING, *(figure.row for figure in shown)], left=(0,))
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -324,7 +327,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--limit", type=int, default=180, help="seconds of CPU time of each process (default: 180)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     parser.add_argument(
-        "--page", type=Path, metavar="FILE", help="write the tables between the marks of this page, the picture beside"
+        "--page", type=Path, metavar="FILE", help="write what has a target between the marks of this page, the picture beside"
     )
     return parser.parse_args(argv)
 
