@@ -26,6 +26,7 @@ from jax.sharding import PartitionSpec as P
 import meshbridge
 from meshbridge.runtime import pjrt
 from tests.patience import PATIENCE
+from tests.pipelines.steps import accumulating, clipped, gpt, gpt_loss, in_stacks, mlp, mlp_loss, one_scan_loss
 
 SILENCE = 30
 """Seconds without a sign of life after which a process counts as lost, in the program that loses one."""
@@ -315,6 +316,47 @@ def loss_of_a_process() -> None:
         time.sleep(0.05)
 
 
+def pipelined(schedule: str, stages: str) -> None:
+    """Steps of pipelines, each stage of which one process has, from numpy's arrays and then from results of steps."""
+    count = int(stages)
+    size = 8 // count
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:size]), ("fsdp",), axis_types=(AxisType.Auto,))
+    params, tokens = gpt(4)
+    for step, start in (
+        (accumulating(gpt_loss, count, update=clipped), params),  # whose embedding is also its head
+        (accumulating(one_scan_loss, 1, update=clipped), in_stacks(params)),
+    ):
+        rows = NamedSharding(mesh, P("fsdp"))
+        shardings = {"embed": rows, "layers": jax.tree.map(lambda _: NamedSharding(mesh, P()), start["layers"])}
+        options = {"in_shardings": (shardings, NamedSharding(mesh, P())), "out_shardings": (shardings, None)}
+        function = meshbridge.pipelined(step, stages=count, schedule=schedule, donate_argnums=0, **options)
+        alone = jax.jit(step, device=jax.local_devices()[0])
+        found, expected = start, start
+        for _ in range(3):
+            found, loss = function(found, tokens)
+            expected, expected_loss = alone(expected, tokens)
+            check((found, loss), (expected, expected_loss))
+    kernel = found["layers"]["up"]
+    assert kernel.sharding.device_set == set(jax.devices())
+    assert len(kernel.addressable_shards) == jax.local_device_count()
+    with pytest.raises(meshbridge.MeshError, match="the array is on devices of other processes"):
+        function(found, jax.device_put(tokens, NamedSharding(device_mesh(), P("data"))))
+
+
+def pipelined_across() -> None:
+    """Stages of which two processes have devices are refused in both, and so are schedules that differ."""
+    params, batch = mlp()
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("fsdp",), axis_types=(AxisType.Auto,))
+    shardings = jax.tree.map(lambda leaf: NamedSharding(mesh, P("fsdp") if leaf.ndim > 1 else P()), params)
+    across = meshbridge.pipelined(accumulating(mlp_loss, 1), stages=1, in_shardings=(shardings, None))
+    text = "the devices of stage 0 belong to processes 0, 1, expected those of one process"
+    with pytest.raises(meshbridge.MeshError, match=text):
+        across(params, batch)
+    schedule = ("gpipe", "1f1b")[jax.process_index()]
+    with pytest.raises(meshbridge.MeshError, match="schedule"):
+        meshbridge.pipelined(accumulating(mlp_loss, 2), stages=2, schedule=schedule, devices=jax.devices()[3:5])(params, batch)
+
+
 PROGRAMS: tuple[Callable[..., None], ...] = (
     training,
     jitted,
@@ -324,6 +366,8 @@ PROGRAMS: tuple[Callable[..., None], ...] = (
     disagreement,
     from_a_file,
     loss_of_a_process,
+    pipelined,
+    pipelined_across,
 )
 
 

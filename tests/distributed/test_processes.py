@@ -24,6 +24,18 @@ def test_two_processes(name: str, tmp_path: Path) -> None:
     succeeded(run_program(name, 2, 4, tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("schedule", "stages"),
+    [("1f1b", 2), pytest.param("gpipe", 4, marks=pytest.mark.slow), pytest.param("zero-bubble", 2, marks=pytest.mark.slow)],
+)
+def test_pipelines(schedule: str, stages: int, tmp_path: Path) -> None:
+    succeeded(run_program("pipelined", 2, 4, tmp_path, schedule, str(stages)))
+
+
+def test_pipelines_that_are_refused(tmp_path: Path) -> None:
+    succeeded(run_program("pipelined_across", 2, 4, tmp_path))
+
+
 def test_arrays_that_lie_in_other_ways(tmp_path: Path) -> None:
     succeeded(run_program("arrays", 2, 4, tmp_path, str(tmp_path)))
 

@@ -11,14 +11,16 @@ import jax
 from jax.sharding import NamedSharding
 
 from meshbridge import pipeline
-from meshbridge.ir.mlir import MeshError, context
+from meshbridge.ir.mlir import MeshError, context, digest
+from meshbridge.machines.machine import OptionValue
 from meshbridge.pipelines import prediction, proof
 from meshbridge.pipelines.build import StagedPipeline, build
 from meshbridge.pipelines.fragments import Fragment
 from meshbridge.pipelines.prediction import PipelineReport
 from meshbridge.pipelines.proof import Proof
-from meshbridge.pipelines.run import BoundFragment, Runner, is_of_stack
+from meshbridge.pipelines.run import BoundFragment, Runner
 from meshbridge.pipelines.schedules import Schedule
+from meshbridge.pipelines.transfers import is_of_stack
 from meshbridge.read import formats
 from meshbridge.runtime import devices as jax_devices
 from meshbridge.runtime import pjrt, processes
@@ -101,14 +103,26 @@ class Pipelined:
 
     def _load(self, built: StagedPipeline) -> tuple[formats.Program, Runner]:
         under = self.compiler_options.on(jax_devices.machine_of(self.devices, built.options.target.machine), explicit=True)
-        fragments = {
-            fragment: BoundFragment(pjrt.load(built.partitioned(fragment, "local"), self._devices_of(built, fragment), under))
-            for fragment in built.plan.fragments
-        }
+        with processes.Agreement(self.devices) as agreement:
+            programs = {fragment: built.partitioned(fragment, "local") for fragment in built.plan.fragments}
+            facts = {str(fragment.site): digest(program.module) for fragment, program in programs.items()}
+            agreement.require(self.devices, facts={**facts, "schedule": built.plan.schedule})
+            fragments = {fragment: self._bound(built, fragment, program, under) for fragment, program in programs.items()}
         return built.source, Runner(built.plan, built.stacks, fragments, built.donated)
 
-    def _devices_of(self, built: StagedPipeline, fragment: Fragment) -> Sequence[Any]:
-        return built.devices_of(fragment.group, self.devices)
+    def _bound(
+        self, built: StagedPipeline, fragment: Fragment, program: formats.Program, under: Mapping[str, OptionValue]
+    ) -> BoundFragment:
+        devices = built.devices_of(fragment.group, self.devices)
+        having = processes.of(devices)
+        if len(having) > 1:
+            raise MeshError(
+                f"error: the devices of stage {fragment.group} belong to {processes.named(having)}, expected those of one process"
+                "\n  hint: choose as many stages as processes, or a multiple"
+            )
+        if having and having[0] != jax.process_index():
+            return BoundFragment.elsewhere(program.module, devices)
+        return BoundFragment(pjrt.load(program, devices, under))
 
 
 def pipelined(
@@ -126,8 +140,6 @@ def pipelined(
     used = tuple(jax.devices() if devices is None else devices)
     if not used:
         raise MeshError("error: expected devices, found none")
-    if len(having := processes.of(used)) > 1:
-        raise MeshError(f"error: a pipeline runs in one process, its devices belong to {processes.named(having)}")
     jitted = function if not jit_options and hasattr(function, "lower") else jax.jit(function, **jit_options)
     static = StaticArguments.of(function, jit_options)
     return Pipelined(jitted, stages, schedule, used, options, compiler_options, "in_shardings" not in jit_options, static)

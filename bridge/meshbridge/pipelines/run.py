@@ -1,24 +1,28 @@
-"""Runs a pipeline's step in one process: an executable for each fragment on its group of devices, and `jax.device_put` between.
+"""Runs a pipeline's step: an executable for each fragment on its group of devices, and transfers between.
 
-JAX dispatches calls and transfers without waiting for their results, so that groups of devices compute at the same time.
+JAX dispatches calls and transfers without waiting for their results, so that groups of devices compute at the same time. Each
+process runs the fragments of its own groups; values of other groups are arrays of which it has no shard.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, count
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from meshbridge.dialect.module_mesh import mesh_or_single
+from meshbridge.ir.mlir import ir
 from meshbridge.pipelines.fragments import Fragment
-from meshbridge.pipelines.plan import Call, CallPlan, Slot
-from meshbridge.pipelines.stacks import Part, Stacks
-from meshbridge.runtime.pjrt import Executable
+from meshbridge.pipelines.plan import Call, CallPlan, Send, Slot
+from meshbridge.pipelines.stacks import Stacks
+from meshbridge.pipelines.transfers import Transfers, elsewhere, part_of, refuse_spread, stacked
+from meshbridge.runtime.pjrt import Executable, boundary
+from meshbridge.runtime.xla import Loaded
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +34,12 @@ class BoundFragment:
     """
 
     loaded: Executable
+
+    @classmethod
+    def elsewhere(cls, module: ir.Module, devices: Sequence[Any]) -> BoundFragment:
+        """The fragment of another process, to know its shardings."""
+        inputs, outputs = boundary(module)
+        return cls(Executable(mesh_or_single(module), tuple(inputs), tuple(outputs), Loaded(None, tuple(devices))))
 
     @cached_property
     def executable(self) -> Executable:
@@ -65,6 +75,11 @@ class BoundFragment:
             placed: jax.Array = jax.device_put(value, target)
         return placed
 
+    def results_elsewhere(self) -> list[jax.Array]:
+        """What the process of the fragment has as its results."""
+        executable = self.executable
+        return [elsewhere(port.shape, port.dtype, executable.sharding(port)) for port in executable.outputs]
+
     def __call__(self, arguments: Sequence[jax.Array]) -> Sequence[jax.Array]:
         """Runs the fragment. Does not wait for its results."""
         if self.returns is None:
@@ -75,65 +90,6 @@ class BoundFragment:
         return [jax.make_array_from_single_device_arrays(port.shape, sharding, own) for port, sharding, own in outputs]
 
 
-def part_of(stack: Any, part: Part, target: NamedSharding) -> Any:
-    """A part of a stack of layers: its shards, if they are on the devices of `target` as that says, as after a step; else a
-    copy."""
-    start, end = part.bounds(stack.shape[0])
-    shape = (end - start, *stack.shape[1:])
-    if isinstance(stack, jax.Array) and len(stack.sharding.device_set) == part.parts * len(target.device_set):
-        held = stack.sharding.devices_indices_map(stack.shape)
-        wanted = target.devices_indices_map(shape)
-        if all(device in held for device in wanted) and all(
-            _bounds(held[device], stack.shape) == _bounds(index, shape, start) for device, index in wanted.items()
-        ):
-            shards = {shard.device: shard.data for shard in stack.addressable_shards}
-            own = [shards[device] for device in target.addressable_devices_indices_map(shape)]
-            return jax.make_array_from_single_device_arrays(shape, target, own)
-    return stack[start:end]
-
-
-def _bounds(index: tuple[slice, ...], shape: Sequence[int], start: int = 0) -> list[tuple[int, int]]:
-    """The bounds of a shard by dimension, of which those along the first one begin at `start`."""
-    bounds = [each.indices(size)[:2] for each, size in zip(index, shape, strict=True)]
-    return [(bounds[0][0] + start, bounds[0][1] + start), *bounds[1:]]
-
-
-def is_of_stack(sharding: Any) -> bool:
-    """Whether a stack of layers on the devices of all groups has this sharding."""
-    return isinstance(sharding, NamedSharding) and any(name.startswith(STACK_AXIS) for name in sharding.mesh.axis_names[:1])
-
-
-STACK_AXIS = "stages"
-"""The axis of the groups of devices, in the sharding of a stack of layers."""
-
-
-def stacked(parts: Sequence[jax.Array]) -> jax.Array:
-    """The stack of these parts: one array on all of their devices, if they are on as many meshes, sharded alike; else on the
-    devices of the first part."""
-    first = parts[0]
-    if len(parts) == 1:
-        return first
-    shardings = [part.sharding for part in parts]
-    meshes = [sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding)]
-    devices = [device for mesh in meshes for device in mesh.devices.flat]
-    if len({sharding.spec for sharding in shardings if isinstance(sharding, NamedSharding)}) > 1 or len({*devices}) < len(
-        devices
-    ):
-        return jax.numpy.concatenate([jax.device_put(part, first.sharding) for part in parts])
-    axis = next(
-        name for name in chain((STACK_AXIS,), map(f"{STACK_AXIS}_{{}}".format, count())) if name not in meshes[0].axis_names
-    )
-    whole = Mesh(np.stack([mesh.devices for mesh in meshes]), (axis, *meshes[0].axis_names))
-    spec = shardings[0].spec
-    first_axes = spec[0] if len(spec) else None
-    axes = () if first_axes is None else (first_axes,) if isinstance(first_axes, str) else tuple(first_axes)
-    sharding = NamedSharding(whole, PartitionSpec((axis, *axes), *spec[1:]))
-    shape = (first.shape[0] * len(parts), *first.shape[1:])
-    shards = {shard.device: shard.data for part in parts for shard in part.addressable_shards}
-    own = [shards[device] for device in sharding.addressable_devices_indices_map(shape)]
-    return jax.make_array_from_single_device_arrays(shape, sharding, own)
-
-
 @dataclass(frozen=True, eq=False)
 class Runner:
     """A plan and the executables of its fragments. `donated` are the arguments of the plan that it may overwrite."""
@@ -142,6 +98,18 @@ class Runner:
     stacks: Stacks
     fragments: Mapping[Fragment, BoundFragment]
     donated: frozenset[int]
+    transfers: Transfers = field(default_factory=Transfers)
+
+    @cached_property
+    def _meshes(self) -> dict[int, Mesh]:
+        """The devices of each group."""
+        return {fragment.group: bound.executable.jax_mesh for fragment, bound in self.fragments.items()}
+
+    @cached_property
+    def _own(self) -> frozenset[int]:
+        """The groups of this process."""
+        process = jax.process_index()
+        return frozenset(group for group, mesh in self._meshes.items() if mesh.devices.flat[0].process_index == process)
 
     def __call__(self, arguments: Sequence[Any], labels: Sequence[str]) -> list[jax.Array]:
         """Runs a step on the arrays that the step takes, called by `labels` in diagnostics. Each result is on the devices of the
@@ -150,23 +118,59 @@ class Runner:
         slots: dict[Slot, jax.Array] = {}
         for slot, (fragment, number) in self.plan.arguments.items():
             part, bound = self.stacks.arguments[slot.source.number], self.fragments[fragment]
-            port = bound.executable.inputs[number]
+            port, label, target = bound.executable.inputs[number], labels[part.number], bound.reads[number]
             if part.parts > 1:
                 port = replace(port, shape=(port.shape[0] * part.parts, *port.shape[1:]))
-            fitted = port.fitted(labels[part.number], arguments[part.number])
-            own = fitted if part.parts == 1 else part_of(fitted, part, bound.reads[number])
-            slots[slot] = bound.put(self._own(own, slot.source.number), number)
+            fitted = port.fitted(label, arguments[part.number])
+            holder = self._holder(fitted)
+            if holder is not None and self._is_between_processes(holder, slot.group):
+                slots[slot] = self._transferred(fitted, holder, target, slots)
+            elif slot.group in self._own:
+                own = fitted if part.parts == 1 else part_of(fitted, part, target, label)
+                if not (isinstance(own, jax.Array) and own.sharding == target):
+                    refuse_spread(own, label)
+                slots[slot] = bound.put(self._copied(own, slot.source.number), number)
         for step, freed in zip(self.plan.steps, self.plan.last_uses, strict=True):
             if isinstance(step, Call):
-                results = self.fragments[step.fragment]([slots[slot] for slot in step.inputs])
-                slots.update(zip(step.outputs, results, strict=True))
-            else:
-                slots[step.target] = self.fragments[step.reader].put(slots[step.slot], step.argument)
+                slots.update(zip(step.outputs, self._called(step, slots), strict=True))
+            elif not self._own.isdisjoint((step.slot.group, step.target.group)):
+                slots[step.target] = self._sent(step, slots)
             for slot in freed:
                 slots.pop(slot, None)
         results = [slots[slot] for slot in self.plan.results]
         return [stacked([results[own] for own in parts]) for parts in self.stacks.result_numbers()]
 
-    def _own(self, argument: Any, index: int) -> Any:
+    def _called(self, call: Call, slots: Mapping[Slot, jax.Array]) -> Sequence[jax.Array]:
+        bound = self.fragments[call.fragment]
+        if call.fragment.group not in self._own:
+            return bound.results_elsewhere()
+        return bound([slots[slot] for slot in call.inputs])
+
+    def _sent(self, send: Send, slots: Mapping[Slot, jax.Array]) -> jax.Array:
+        bound, value = self.fragments[send.reader], slots[send.slot]
+        if self._own.issuperset((send.slot.group, send.target.group)):
+            return bound.put(value, send.argument)
+        return self._transferred(value, send.slot.group, bound.reads[send.argument], slots)
+
+    def _holder(self, value: Any) -> int | None:
+        """The group that has all of an array; None for any other array."""
+        devices = value.sharding.device_set if isinstance(value, jax.Array) else set()
+        return next((group for group, mesh in self._meshes.items() if devices == {*mesh.devices.flat}), None)
+
+    def _is_between_processes(self, source: int, target: int) -> bool:
+        """Whether one of these groups is this process's, and the other one is not."""
+        return len(self._own.intersection((source, target))) == 1 and source != target
+
+    def _transferred(self, value: jax.Array, source: int, target: NamedSharding, slots: Mapping[Slot, jax.Array]) -> jax.Array:
+        """A value of a group, sent to that of another process. On CPUs a transfer that waits for the other process holds threads,
+        which what comes before it may need: it comes when that has ended."""
+        mesh = self._meshes[source]
+        is_cpu = mesh.devices.flat[0].platform == "cpu"
+        if is_cpu:
+            jax.block_until_ready([each for each in slots.values() if each.is_fully_addressable])
+        sent = self.transfers.send(value, mesh, target)
+        return jax.block_until_ready(sent) if is_cpu else sent
+
+    def _copied(self, argument: Any, index: int) -> Any:
         """An argument, or a copy of an array of numpy's that is donated: JAX's may share its memory."""
         return np.array(argument) if index in self.donated and not isinstance(argument, jax.Array) else argument

@@ -27,7 +27,7 @@ class Loaded:
     """A compiled program, with the devices that run it in the order of their logical numbers."""
 
     executable: Any
-    "What the PJRT client returned."
+    "What the PJRT client returned; None for a program that another process has compiled."
     devices: tuple[Any, ...]
 
     def run(self, arguments: Sequence[jax.Array]) -> list[list[jax.Array]]:
