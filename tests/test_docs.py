@@ -196,7 +196,7 @@ def test_documents_that_the_code_names_exist() -> None:
 
 
 def test_one_version() -> None:
-    """docs/releasing.md: that of the package, of the citation, and of what the changelog has first."""
+    """CONTRIBUTING.md: that of the package, of the citation, and of what the changelog has first."""
     changed = re.search(r"^## (\S+) \((?:unreleased|\d{4}-\d\d-\d\d)\)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
     cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.M)
     assert changed is not None
