@@ -147,7 +147,7 @@ def refine(graph: Graph, budget: int, objective: Objective, refinements: Refinem
     if objective.hides or (work > 1 and objective.combined_bytes):
         note_concurrency(graph, objective, is_small=work > 1)
     refinements = refinements or Refinements()
-    prices = _memory_prices(graph, objective)
+    prices = _memory_prices(graph, objective, is_small=work > 1)
     start = refinements.start(_Start(graph.copy(), refinements.foldings, refinements.known, budget, work, prices))
     least = least_memory = inf
     for route in (replace(objective, is_thorough=True) if work > SMALL else objective).routes:
@@ -199,12 +199,13 @@ def _refined(graph: Graph, folding: Folding, budget: int, prices: Sequence[Memor
     return refiner
 
 
-def _memory_prices(graph: Graph, objective: Objective) -> list[MemoryPrice]:
-    """Per tensor, the cost of its memory; empty if memory has no price."""
+def _memory_prices(graph: Graph, objective: Objective, *, is_small: bool) -> list[MemoryPrice]:
+    """Per tensor, the cost of its memory; empty if memory has no price. In small programs, in which launches count, what loops
+    hold costs no more than other values."""
     if not objective.memory:
         return []
     prices = [MemoryPrice(objective.memory * part) for part in lifetimes(graph)]
-    for number, (origin, executions) in graph.invariant.items():
+    for number, (origin, executions) in graph.invariant.items() if not is_small else ():
         stored = local_bytes(graph.tensors[origin], graph.mesh)
         prices[number] = MemoryPrice(HELD * executions * prices[number].byte, stored)
     return prices
