@@ -12,7 +12,11 @@ from tests.pipelines import table
 
 def shown() -> dict[str, list[str]]:
     """The cells of the page, by schedule."""
-    rows = re.findall(r"^\| `([\w-]+)` \| (.*) \|$", table.PAGE.read_text().partition("schedules: begin")[2], re.M)
+    rows = re.findall(
+        r"^\| `([\w-]+)` \| (.*) \|$",
+        table.PAGE.read_text().partition("schedules: begin")[2].partition("schedules: end")[0],
+        re.M,
+    )
     return {name: cells.split(" | ") for name, cells in rows}
 
 
