@@ -31,11 +31,11 @@ from meshbridge.ir.mlir import context
 from meshbridge.ir.sharding import Mesh
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.read import formats
-from meshbridge.search.boundary import named_text
-from meshbridge.search.clock import Clock
-from meshbridge.search.mesh_search import SearchResult
-from meshbridge.search.request import SearchRequest
-from meshbridge.search.search import best_of
+from meshbridge.sharding_search.boundary import named_text
+from meshbridge.sharding_search.clock import Clock
+from meshbridge.sharding_search.mesh_search import SearchResult
+from meshbridge.sharding_search.request import SearchRequest
+from meshbridge.sharding_search.search import best_of
 from testdata.realistic.llama import llama
 from testdata.scaled import Sizes
 

@@ -9,8 +9,8 @@ Programs are those of `testdata/realistic`; of an expert's shardings those of in
 the GPT of `gpt4_dp_tp` with so many layers, one after the other, as a program without `lax.scan` has them. `--compile` prints, of
 what is found, the memory that the machine's own compiler allocates beside what was predicted and what there is, and leaves the
 plan as a table in `build/search`; it needs what `make .venv-targets/.ready` installs. `solve, s` are the seconds in which the
-relaxed problem is made and solved: those that there are, at most `meshbridge.search.mesh_search.MOST_SECONDS`, unless it is
-solved exactly before.
+relaxed problem is made and solved: those that there are, at most `MOST_SECONDS` of `meshbridge.sharding_search.mesh_search`,
+unless it is solved exactly before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if TYPE_CHECKING:
     from jax.export import Exported
 
-    from meshbridge.search.plan import SearchedPlan
+    from meshbridge.sharding_search.plan import SearchedPlan
     from testdata.program import Program
 
 FOLDER = Path(__file__).parent.parent / "build" / "search"
@@ -120,9 +120,9 @@ def _found(exported: Exported, options: argparse.Namespace) -> SearchedPlan:
     from meshbridge.ir.mlir import context
     from meshbridge.machines.compile_target import CompileTarget
     from meshbridge.read import formats
-    from meshbridge.search.plan import plan_of
-    from meshbridge.search.request import SearchRequest
-    from meshbridge.search.search import best_of
+    from meshbridge.sharding_search.plan import plan_of
+    from meshbridge.sharding_search.request import SearchRequest
+    from meshbridge.sharding_search.search import best_of
 
     opened = formats.unpack(exported, context(), (), None, None)
     clock = time.process_time if options.processor else time.monotonic

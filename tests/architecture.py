@@ -18,7 +18,7 @@ STAGES = {
     "annotated": ("read", "StableHLO on global shapes; `mesh.shard` where the user annotated"),
     "legal": ("legalize", "the same, calls inlined; every op has a sharding rule, or is known to have none"),
     "decided": ("decide", "`Decisions`, in memory: a sharding for every definition and use, an option for every op, and why"),
-    "partitioned": ("partition", "one device's program: shapes of shards, all communication in `mesh.*` collectives"),
+    "partitioned": ("partitioner", "one device's program: shapes of shards, all communication in `mesh.*` collectives"),
     "optimised": ("collectives", "the same with fewer and smaller collectives, perhaps ahead of their readers (`overlap/`)"),
     "lowered": ("lowering", "StableHLO collectives: `exported`, which JAX calls, or `local`, which PJRT runs"),
 }
@@ -95,8 +95,8 @@ test holds this page to it. [CONTRIBUTING.md](../CONTRIBUTING.md) says how to ch
 ```
 
 A folder stands between two stages if its passes lead from one to the other. Every stage is IR that you can print, save and
-continue from. The stages share `cost`, `ops`, `resharding`, `analysis`, `dialect` and `ir`. `verify` shares nothing with the
-code that it checks, except the bindings of MLIR. `upstream` has what only LLVM's `mlir-opt` has. The formats (jax.export,
+continue from. The stages share `cost`, `ops`, `resharding`, `analysis`, `dialect` and `ir`. `verification` shares nothing with
+the code that it checks, except the bindings of MLIR. `upstream` has what only LLVM's `mlir-opt` has. The formats (jax.export,
 Shardy, GSPMD, LLVM's spellings) are a package of their own, `converters/meshbridge_converters/`, which imports meshbridge and
 is found by entry points.
 

@@ -25,7 +25,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from meshbridge import pipeline
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
-from meshbridge.search import clock
+from meshbridge.sharding_search import clock
 
 # Until all tests are collected, next to nothing that is made becomes garbage.
 gc.disable()
@@ -97,18 +97,18 @@ SAMPLED = frozenset(
         "overlap/attention/test_ring_attention_gradients.py",
         "overlap/attention/test_ring_attention_layers.py",
         "overlap/schedule/test_keep_schedule.py",
-        "partition/test_mesh_spmdization_halos.py",
+        "partitioner/test_mesh_spmdization_halos.py",
         "programs/test_user_programs.py",
         "reports/test_explanation.py",
         "reports/test_symbolic.py",
         "resharding/test_emit.py",
         "resharding/test_planner.py",
-        "search/test_request_axes.py",
-        "search/test_constraints.py",
-        "search/test_search.py",
-        "search/test_sharding_problem.py",
+        "sharding_search/test_request_axes.py",
+        "sharding_search/test_constraints.py",
+        "sharding_search/test_search.py",
+        "sharding_search/test_sharding_problem.py",
         "tools/test_compare.py",
-        "verify/test_verdict_partitioned.py",
+        "verification/test_verdict_partitioned.py",
         "zoo/test_zoo.py",
     )
 )

@@ -92,7 +92,7 @@ class Recorder:
 
         from meshbridge import partitioning, pipeline
         from meshbridge.runtime import xla
-        from meshbridge.verify import program
+        from meshbridge.verification import program
 
         for owner, name, kind in (
             (compiler, "backend_compile_and_load", "compile"),

@@ -117,12 +117,6 @@ def test_the_pages_stay_short() -> None:
     assert sum(text.count("\n") for name, text in PAGES.items() if name.startswith("docs/")) <= 4500
 
 
-def test_no_page_imports_from_a_folder_that_a_function_hides() -> None:
-    """`meshbridge.search` is the function; what users need of the folder has a public name."""
-    hidden = re.compile(r"(?:from|import) meshbridge\.(search|verify|partition)\b")
-    assert not [name for name, text in PAGES.items() if hidden.search(text)]
-
-
 def test_what_is_not_run() -> None:
     blocks = [(name, block) for name, text in PAGES.items() for block in documents.blocks(text)]
     assert Counter(name for name, block in blocks if block.reason) == NOT_RUN

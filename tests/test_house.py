@@ -14,6 +14,7 @@ from typing import get_args
 
 import pytest
 
+import meshbridge
 from meshbridge import backends, partitioning, pass_names, pipeline
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
@@ -57,9 +58,9 @@ def test_what_an_op_is_stands_in_ops() -> None:
 
 
 def test_verify_shares_no_code_with_what_it_verifies() -> None:
-    for path in (BRIDGE / "verify").rglob("*.py"):
+    for path in (BRIDGE / "verification").rglob("*.py"):
         ours = [name.split(".") for name in imports(path) if name.startswith("meshbridge.")]
-        assert all(parts[1] in ("verify", "text") or parts[1:3] == ["ir", "mlir"] for parts in ours), path
+        assert all(parts[1] in ("verification", "text") or parts[1:3] == ["ir", "mlir"] for parts in ours), path
 
 
 def test_the_solver_knows_no_meshes_and_no_programs() -> None:
@@ -207,8 +208,15 @@ def test_what_everybody_waits_for_imports_nothing_large(code: str) -> None:
     assert done.stderr.splitlines()[-1] == "set()", done.stderr
 
 
+def test_no_public_name_is_a_folder_or_file() -> None:
+    """Python sets a submodule as an attribute of its package, in the place of a function with its name."""
+    modules = {module.name for module in pkgutil.iter_modules(meshbridge.__path__)}
+    assert {"api", "sharding_search"} < modules
+    assert not modules.intersection(meshbridge.__all__)
+
+
 def test_public_names_are_there_whatever_is_imported_first() -> None:
-    """`partition` is a folder, too, and a folder that is imported becomes an attribute of what it is in."""
+    """Those of other modules are imported on first use."""
     code = (
         "from meshbridge import pipeline\nimport meshbridge as m\nprint(*(type(getattr(m, name)).__name__ for name in m.__all__))"
     )

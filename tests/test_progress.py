@@ -16,10 +16,10 @@ from meshbridge import conversion, pipeline, progress
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.partitioning import partition_module
 from meshbridge.read.formats import copy_module
-from meshbridge.search.request import SearchRequest
-from meshbridge.search.search import best_of
+from meshbridge.sharding_search.request import SearchRequest
+from meshbridge.sharding_search.search import best_of
 from meshbridge.tools import commands
-from meshbridge.verify.verdict import verify
+from meshbridge.verification.verdict import verify
 
 WALKTHROUGH = Path(__file__).parents[1] / "testdata" / "walkthrough" / "mlp_1d_weight_stationary.mlir"
 

@@ -13,10 +13,6 @@ Every error that the user can fix is a `MeshError`, a ValueError whose text is t
 import importlib
 from typing import TYPE_CHECKING, Any
 
-# The folders come before the functions of the same names: a later import of a folder would replace its function.
-from meshbridge import partition as _partition  # noqa: F401
-from meshbridge import search as _search  # noqa: F401
-from meshbridge import verify as _verify  # noqa: F401
 from meshbridge.api import (
     assert_same_plan,
     compile,
@@ -51,12 +47,12 @@ if TYPE_CHECKING:
     from meshbridge.reports import Difference, Explanation, Report
     from meshbridge.reports.measured import Measured
     from meshbridge.reports.symbolic import Formulas
-    from meshbridge.search.plan import SearchedPlan
+    from meshbridge.sharding_search.plan import SearchedPlan
     from meshbridge.tools.compare.comparison import Comparison, TargetComparison
     from meshbridge.tools.pass_verdicts import PassVerdicts
     from meshbridge.tools.reshard import ReshardReport
     from meshbridge.tools.trial import RunResult
-    from meshbridge.verify.verdict import Verdict
+    from meshbridge.verification.verdict import Verdict
 
     __version__: str
 
@@ -130,9 +126,9 @@ _HOMES = {
     "ReshardReport": "meshbridge.tools.reshard",
     "RunResult": "meshbridge.tools.trial",
     "SearchedPipeline": "meshbridge.pipelines.searched",
-    "SearchedPlan": "meshbridge.search.plan",
+    "SearchedPlan": "meshbridge.sharding_search.plan",
     "TargetComparison": "meshbridge.tools.compare.comparison",
-    "Verdict": "meshbridge.verify.verdict",
+    "Verdict": "meshbridge.verification.verdict",
     "VerifyError": "meshbridge.ir.mlir",
     "register_sharding_rule": "meshbridge.ops.sharding_rules",
     "stage": "meshbridge.pipelines.stage",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from meshbridge.jitted.plans import Planned, Planning
     from meshbridge.lowering.local_program import Shardings
     from meshbridge.machines.machine import OptionSet
-    from meshbridge.partition.mesh_spmdization import Resharding
+    from meshbridge.partitioner.mesh_spmdization import Resharding
     from meshbridge.pipeline import Collectives, Emit, Inside
     from meshbridge.pipelines.function import Pipelined
     from meshbridge.pipelines.schedules import Schedule
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from meshbridge.reports.symbolic import Formulas
     from meshbridge.runtime.compiler_options import Given
     from meshbridge.runtime.pjrt import Executable
-    from meshbridge.search.mesh_search import OnTrial
-    from meshbridge.search.plan import SearchedPlan
+    from meshbridge.sharding_search.mesh_search import OnTrial
+    from meshbridge.sharding_search.plan import SearchedPlan
 
     Source: TypeAlias = Program | Exported | Lowered | ir.Module
     Named: TypeAlias = Mapping[str, Any] | None
@@ -288,10 +288,10 @@ def search(
     from meshbridge.machines.compile_target import CompileTarget
     from meshbridge.read import formats
     from meshbridge.runtime.devices import implied
-    from meshbridge.search import mesh_notation
-    from meshbridge.search.plan import plan_of
-    from meshbridge.search.request import Fixed, SearchRequest
-    from meshbridge.search.search import best_of
+    from meshbridge.sharding_search import mesh_notation
+    from meshbridge.sharding_search.plan import plan_of
+    from meshbridge.sharding_search.request import Fixed, SearchRequest
+    from meshbridge.sharding_search.search import best_of
 
     opened = formats.unpack(program, context(), arguments, kwargs, platform)
     name = implied(opened.platforms).name if machine is None else machine

@@ -20,7 +20,7 @@ from meshbridge.ir.passes import PASSES, Pass
 from meshbridge.machines.compile_target import DEFAULT_TARGET, PARTS
 from meshbridge.text import did_you_mean
 
-PASSES_IN = ("read", "legalize", "decide", "partition", "collectives", "overlap", "lowering", "backends", "upstream")
+PASSES_IN = ("read", "legalize", "decide", "partitioner", "collectives", "overlap", "lowering", "backends", "upstream")
 """The folders with passes."""
 
 

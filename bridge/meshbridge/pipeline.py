@@ -38,7 +38,7 @@ from meshbridge.overlap.chunking.rows_in_pieces import RowsInPieces
 from meshbridge.overlap.loops.prefetch_gathers import HIDDEN_ASIDE, PrefetchGathers
 from meshbridge.overlap.matmul.collective_matmul import CollectiveMatmul
 from meshbridge.overlap.schedule.keep_schedule import KeepSchedule
-from meshbridge.partition.mesh_spmdization import MeshSpmdization, Resharding
+from meshbridge.partitioner.mesh_spmdization import MeshSpmdization, Resharding
 from meshbridge.read.import_shardings import ImportShardings
 from meshbridge.read.unite_meshes import UniteMeshes
 from meshbridge.resharding import Objective

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from meshbridge.api import Local, Named, Source
     from meshbridge.decide.mutations import Mutation
-    from meshbridge.partition.mesh_spmdization import Resharding
+    from meshbridge.partitioner.mesh_spmdization import Resharding
     from meshbridge.read.formats import Program
     from meshbridge.reports.measured import Measured
     from meshbridge.runtime.compiler_options import CompilerOptions, Given
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from meshbridge.tools.pass_verdicts import PassVerdicts
     from meshbridge.tools.reshard import ReshardReport
     from meshbridge.tools.trial import RunResult
-    from meshbridge.verify.verdict import Verdict
+    from meshbridge.verification.verdict import Verdict
 
 
 def run(
@@ -102,7 +102,7 @@ def verify(
     from meshbridge.api import annotated_if_local, partition
     from meshbridge.ir.mlir import context
     from meshbridge.read import formats
-    from meshbridge.verify import verdict
+    from meshbridge.verification import verdict
 
     opened = formats.unpack(program, context(), arguments, kwargs, platform)
     if partitioned is None:

@@ -20,7 +20,7 @@ from meshbridge.ir.sharding import Mesh
 from meshbridge.machines import layout, machine, target
 from meshbridge.machines.layout import Placement
 from meshbridge.machines.machine import Machine
-from meshbridge.search.clock import Work
+from meshbridge.sharding_search.clock import Work
 
 HBM = {"v4": 1.23e12, "v5e": 8.1e11, "v5p": 2.8e12, "v6e": 1.6e12, "a100": 2.0e12, "h100": 3.35e12, "h200": 4.8e12, "b200": 8e12}
 """Bytes per second, as the book has them."""

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 import meshbridge
 from meshbridge.ir.mlir import context
 from meshbridge.read import formats
-from meshbridge.verify.verdict import verify
+from meshbridge.verification.verdict import verify
 
 Specs = tuple[P, ...]
 

@@ -18,7 +18,7 @@ import meshbridge
 from meshbridge.ir.mlir import context, ir, main_function
 from meshbridge.machines import machine
 from meshbridge.read import formats
-from meshbridge.verify.verdict import verify
+from meshbridge.verification.verdict import verify
 from tests.operations.differential import device_mesh
 
 Step = Callable[..., Any]

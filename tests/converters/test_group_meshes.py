@@ -10,7 +10,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.groups import read_groups
 from meshbridge.ir.mlir import MeshError, OpError, ir, sdy
 from meshbridge.ir.sharding import Mesh
-from meshbridge.verify.layout import groups_by_axes
+from meshbridge.verification.layout import groups_by_axes
 from meshbridge_converters import gspmd
 from meshbridge_converters import sdy as ends
 from tests.mesh_axes import needs_mesh_axes

@@ -13,7 +13,7 @@ from meshbridge.dialect import verifier
 from meshbridge.dialect.assembly import read, write
 from meshbridge.dialect.ops import REQUIRED
 from meshbridge.ir.mlir import OpError, ParseError, context, ir, walk_all
-from meshbridge.partition.mesh_spmdization import MeshSpmdization
+from meshbridge.partitioner.mesh_spmdization import MeshSpmdization
 from meshbridge.upstream.sharding_propagation import ShardingPropagation
 from meshbridge_converters import rfc
 

@@ -28,7 +28,7 @@ from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.machines import machine
 from meshbridge.machines.compile_target import NO_DEVICE, CompileTarget
 from meshbridge.ops.rule import Interface
-from meshbridge.partition.mesh_spmdization import MeshSpmdization
+from meshbridge.partitioner.mesh_spmdization import MeshSpmdization
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read import formats
 from meshbridge.resharding import BYTES, Objective

@@ -12,7 +12,7 @@ from meshbridge.decide.decisions import Decisions
 from meshbridge.ir.mlir import context, walk_all
 from meshbridge.ir.passes import Analyses
 from meshbridge.ops import spmd
-from meshbridge.partition import mesh_spmdization
+from meshbridge.partitioner import mesh_spmdization
 from meshbridge.read import formats
 from testdata.gpt import gpt
 

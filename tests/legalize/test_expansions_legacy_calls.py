@@ -8,7 +8,7 @@ import pytest
 
 import meshbridge
 from meshbridge.ir.mlir import MeshError, context, parse
-from meshbridge.verify.verdict import verify
+from meshbridge.verification.verdict import verify
 
 PROGRAM = """
 sdy.mesh @m = <["x"=2, "y"=4]>

@@ -16,7 +16,7 @@ from meshbridge.lowering.local_program import Shardings
 from meshbridge.read import files
 from meshbridge.read.formats import Program
 from meshbridge.tools import cli
-from meshbridge.verify.verdict import verify
+from meshbridge.verification.verdict import verify
 from tests import simulator
 from tests.simulator import Index, Values
 

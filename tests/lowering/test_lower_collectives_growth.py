@@ -16,7 +16,7 @@ from meshbridge.ir.groups import Groups, read_digits
 from meshbridge.ir.mlir import context, ir, walk_all
 from meshbridge.ir.sharding import Mesh
 from meshbridge.lowering.lower_collectives import LowerCollectives
-from meshbridge.verify.layout import groups_by_axes
+from meshbridge.verification.layout import groups_by_axes
 from tests.mesh_axes import needs_mesh_axes
 
 

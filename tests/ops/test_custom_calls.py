@@ -29,7 +29,7 @@ from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.read import formats
 from meshbridge.read.formats import TEXT, Program
 from meshbridge.runtime import pjrt
-from meshbridge.verify.verdict import verify
+from meshbridge.verification.verdict import verify
 from tests.operations.differential import device_mesh
 
 PLATFORMS = ("cpu", "tpu", "cuda", "rocm")

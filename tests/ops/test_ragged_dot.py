@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 import meshbridge
 from meshbridge.ir.mlir import context, walk_all
 from meshbridge.read import formats
-from meshbridge.verify.verdict import verify
+from meshbridge.verification.verdict import verify
 from tests.operations.differential import device_mesh
 from tests.ragged_numbers import BATCHED, CONTRACTED
 

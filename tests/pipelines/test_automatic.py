@@ -19,7 +19,7 @@ from meshbridge.pipelines.automatic import SLACK, cheapest_cut
 from meshbridge.pipelines.build import StagedPipeline, build
 from meshbridge.pipelines.proof import compose
 from meshbridge.read import formats
-from meshbridge.verify.verdict import verify
+from meshbridge.verification.verdict import verify
 from tests.pipelines.steps import (
     MICROBATCHES,
     accumulating,

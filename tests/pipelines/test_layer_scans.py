@@ -17,7 +17,7 @@ from meshbridge.pipeline import Options
 from meshbridge.pipelines.build import build, decide
 from meshbridge.pipelines.proof import compose
 from meshbridge.read import formats
-from meshbridge.verify.verdict import verify
+from meshbridge.verification.verdict import verify
 from tests.pipelines.steps import accumulating, block, cross_entropy, gpt, in_stacks, marked_scan_loss, one_scan_loss
 
 Tree = Any

@@ -12,7 +12,7 @@ from meshbridge.pipelines.marker import Marker, marker_of
 from meshbridge.pipelines.named_computations import read_named_computations
 from meshbridge.pipelines.proof import compose
 from meshbridge.read.formats import TEXT, Program
-from meshbridge.verify.verdict import verify
+from meshbridge.verification.verdict import verify
 
 W, X, H = "tensor<8x8xf32>", "tensor<2x8xf32>", "tensor<4x2x8xf32>"
 

@@ -13,7 +13,7 @@ from meshbridge.pipelines.build import StagedPipeline, build
 from meshbridge.pipelines.plan import Call
 from meshbridge.pipelines.proof import compose
 from meshbridge.read import formats
-from meshbridge.verify.verdict import verify
+from meshbridge.verification.verdict import verify
 from tests.pipelines.steps import STEPS
 
 

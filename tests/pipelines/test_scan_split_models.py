@@ -16,7 +16,7 @@ from meshbridge.pipeline import Options
 from meshbridge.pipelines.build import build
 from meshbridge.pipelines.proof import compose
 from meshbridge.read import formats
-from meshbridge.verify.verdict import verify
+from meshbridge.verification.verdict import verify
 from testdata.program import Program
 from testdata.realistic import dit, gemma, gpt, griffin, mamba2, mla, t5
 from testdata.realistic.accumulated import accumulated

@@ -15,7 +15,7 @@ from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir, main_function
 from meshbridge.ir.passes import Pass
-from meshbridge.partition.mesh_spmdization import MeshSpmdization
+from meshbridge.partitioner.mesh_spmdization import MeshSpmdization
 from meshbridge.plan_variants import Plan, best_plan
 from tests.plans.passes import NECESSARY, watched
 from tests.plans.rows import Row

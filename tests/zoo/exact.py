@@ -19,7 +19,7 @@ import jax
 
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
-from meshbridge.verify.verdict import verify
+from meshbridge.verification.verdict import verify
 from meshbridge_converters import hlo
 from tests.patience import PATIENCE
 from tests.zoo import FAULTS, Fault

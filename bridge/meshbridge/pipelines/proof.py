@@ -19,8 +19,8 @@ from meshbridge.pipelines.stacks import Part
 from meshbridge.pipelines.unreduced import reduced
 from meshbridge.read.formats import copy_module
 from meshbridge.text import Tabular
-from meshbridge.verify.verdict import MEMORY, Verdict
-from meshbridge.verify.verdict import verify as verify_programs
+from meshbridge.verification.verdict import MEMORY, Verdict
+from meshbridge.verification.verdict import verify as verify_programs
 
 
 @dataclass(frozen=True, repr=False)

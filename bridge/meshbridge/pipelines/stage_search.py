@@ -19,8 +19,8 @@ from meshbridge.pipelines.outline import Outline
 from meshbridge.pipelines.prediction import FragmentReports, report
 from meshbridge.pipelines.searched import Refused, SearchedPipeline, Tried
 from meshbridge.progress import OnProgress
-from meshbridge.search import clock as clocks
-from meshbridge.search.clock import Clock
+from meshbridge.sharding_search import clock as clocks
+from meshbridge.sharding_search.clock import Clock
 from meshbridge.text import size_text
 
 OWN_COUNT = (0,)

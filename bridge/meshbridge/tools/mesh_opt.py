@@ -18,8 +18,8 @@ from meshbridge.dialect.chains import undefined_chains
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.ir.passes import Analyses, Pass
-from meshbridge.partition.gather_warnings import gathered_ops
-from meshbridge.partition.mesh_spmdization import MeshSpmdization
+from meshbridge.partitioner.gather_warnings import gathered_ops
+from meshbridge.partitioner.mesh_spmdization import MeshSpmdization
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
 from meshbridge.read.import_shardings import ImportShardings

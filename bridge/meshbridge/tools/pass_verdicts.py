@@ -12,7 +12,7 @@ from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass
 from meshbridge.read import formats
 from meshbridge.text import Tabular, public
-from meshbridge.verify.verdict import MEMORY, Verdict, verify
+from meshbridge.verification.verdict import MEMORY, Verdict, verify
 
 
 @public

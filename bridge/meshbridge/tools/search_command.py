@@ -8,10 +8,10 @@ from dataclasses import replace
 from meshbridge import conversion, partitioning, pipeline, progress
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.read import files, formats
-from meshbridge.search import mesh_notation
-from meshbridge.search.plan import plan_of
-from meshbridge.search.request import Fixed, SearchRequest
-from meshbridge.search.search import best_of
+from meshbridge.sharding_search import mesh_notation
+from meshbridge.sharding_search.plan import plan_of
+from meshbridge.sharding_search.request import Fixed, SearchRequest
+from meshbridge.sharding_search.search import best_of
 from meshbridge.tools import arguments, console, pipeline_commands
 
 SECONDS = 60.0

@@ -10,7 +10,7 @@ from meshbridge.ir.mlir import ir
 from meshbridge.lowering.local_program import annotate_local_program, shardings_between, speaks_of_devices
 from meshbridge.read import files, formats
 from meshbridge.tools import arguments, console, pass_verdicts, pipeline_commands
-from meshbridge.verify.verdict import MEMORY, Verdict, verify
+from meshbridge.verification.verdict import MEMORY, Verdict, verify
 
 
 def add_options(parser: console.Parser) -> None:

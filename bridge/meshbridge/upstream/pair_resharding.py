@@ -8,7 +8,7 @@ from typing import ClassVar
 from meshbridge.dialect.ops import ShardOp
 from meshbridge.ir.mlir import ir, walk
 from meshbridge.ir.passes import register
-from meshbridge.partition.mesh_resharding import MeshResharding
+from meshbridge.partitioner.mesh_resharding import MeshResharding
 
 
 @register

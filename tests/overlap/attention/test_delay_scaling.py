@@ -20,7 +20,7 @@ from meshbridge.ir.builder import element_of
 from meshbridge.ir.mlir import MeshError, ir, main_function, walk
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.overlap.attention.delay_scaling import DelayScaling
-from meshbridge.verify.verdict import verify
+from meshbridge.verification.verdict import verify
 
 P = PartitionSpec
 Attention = Callable[..., jax.Array]
