@@ -276,6 +276,7 @@ class _Prediction:
             outside,
             repeats=self.machine.duplicates_expensive_ops,
             slices=self.machine.fuses_slices,
+            row_elements=self.machine.row_elements,
             epilogues=self.epilogues,
         )
         tasks: list[Task] = []
