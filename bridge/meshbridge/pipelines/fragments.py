@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
 from meshbridge.dialect import build
-from meshbridge.ir.builder import Builder, op_of
+from meshbridge.dialect.ops import ShardingOp
+from meshbridge.ir.builder import Builder, op_of, shape_of
 from meshbridge.ir.mlir import ir, set_entries, walk
+from meshbridge.ir.sharding import Sharding, even_split
 from meshbridge.ir.uses import defining_name, is_argument
 from meshbridge.pipelines.loop import SHARD
 from meshbridge.pipelines.placement import Placement
@@ -154,7 +156,7 @@ class _Writer:
     terms: frozenset[int]
     _written: dict[ir.Value, ir.Value] = field(default_factory=dict)
     "By value of the program, the value of the fragment."
-    _shardings: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    _shardings: dict[Sharding, ir.Value] = field(default_factory=dict)
 
     def write(self, ops: Iterable[ir.Operation]) -> ir.Module:
         loop = self.program.loop
@@ -211,8 +213,8 @@ class _Writer:
 
     def _received(self, own: ir.Value, source: Source, value: ir.Value, end: Builder) -> ir.Value:
         """An argument of the fragment, with the sharding that the value has where it is computed."""
-        sharding = self._sharding_of(value)
-        return own if sharding is None else build.shard(own, self._crossing_sharding(source, sharding, end), at=end)
+        sharding = self._crossing_sharding(source, value, end)
+        return own if sharding is None else build.shard(own, sharding, at=end)
 
     def _sharding_of(self, value: ir.Value) -> ir.Value | None:
         """The annotation of a value, be it of its definition or of a use."""
@@ -220,24 +222,22 @@ class _Writer:
         return op_of(value).operands[1] if sharding is None and defining_name(value) == SHARD else sharding
 
     def _returned(self, source: Source, value: ir.Value, end: Builder) -> ir.Value:
-        own = self._value(value, end)
-        sharding = self._sharding_of(value)
-        if sharding is None:
-            return own
-        return build.shard(own, self._crossing_sharding(source, sharding, end), annotate_for_users=True, at=end)
+        own, sharding = self._value(value, end), self._crossing_sharding(source, value, end)
+        return own if sharding is None else build.shard(own, sharding, annotate_for_users=True, at=end)
 
-    def _crossing_sharding(self, source: Source, sharding: ir.Value, end: Builder) -> ir.Value:
-        """A sharding in the fragment, without the axes along which devices hold terms of a sum: what crosses is summed up,
-        but the carried values that are `terms`."""
-        if source.kind == "state" and source.number in self.terms:
-            return self._value(sharding, end)
-        if sharding not in self._shardings:
-            clone = op_of(sharding).clone(ip=end.ip)
-            for name in ("partial_axes", "partial_type"):
-                if name in clone.attributes:
-                    del clone.attributes[name]
-            self._shardings[sharding] = clone.results[0]
-        return self._shardings[sharding]
+    def _crossing_sharding(self, source: Source, value: ir.Value, end: Builder) -> ir.Value | None:
+        """The sharding of a value in the fragment: in equal shards, and without the axes along which devices hold terms of a sum,
+        as what crosses is summed up, but the carried values that are `terms`. None if it has no annotation."""
+        sharding = self._sharding_of(value)
+        if sharding is None or (source.kind == "state" and source.number in self.terms):
+            return sharding and self._value(sharding, end)
+        crossing = ShardingOp(op_of(sharding)).value.without_partial()
+        if crossing.is_plain:
+            split = even_split(tuple(shape_of(value)), self.program.loop.meshes[crossing.mesh], crossing.split_axes)
+            crossing = replace(crossing, split_axes=split)
+        if crossing not in self._shardings:
+            self._shardings[crossing] = build.sharding(crossing, at=end)
+        return self._shardings[crossing]
 
     def _donate(self, function: ir.Operation) -> None:
         """A carried value is replaced by the next one in its own memory."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from meshbridge.analysis.executions import executed
 from meshbridge.analysis.trip_count import trip_count
 from meshbridge.cost.flops import amount
+from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.ir.builder import op_of
 from meshbridge.ir.mlir import MeshError, OpError, ancestor_in, ir, main_function, source_location, terminator, walk_all
+from meshbridge.ir.sharding import Mesh
 from meshbridge.pipelines.marker import Marker, marker_of
 
 WHILE = "stablehlo.while"
@@ -34,6 +37,10 @@ class MicrobatchLoop:
     microbatches: int
     "The trip count."
     shardings: dict[ir.Value, ir.Value] = field(default_factory=dict)
+
+    @cached_property
+    def meshes(self) -> dict[str, Mesh]:
+        return declared_meshes(self.module.body)
 
     @property
     def block(self) -> ir.Block:
