@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -12,10 +11,13 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from meshbridge import partitioning, pipeline
+from meshbridge.decide.propagate import Propagator
+from meshbridge.decide.split_queries import keep_split_queries
 from meshbridge.ir.mlir import context, ir
 from meshbridge.overlap.attention.ring_attention import RingAttention
 from meshbridge.pipeline import PlanVariant
 from meshbridge.read import formats
+from tests.decide.graphs import graph_of
 from tests.overlap.attention.attention_programs import Attention, causal, check_numbers, counted, drawn, hand_written, multiplied
 
 EXCHANGED = "v5e:2x4"
@@ -66,12 +68,12 @@ def test_the_predicted_step_chooses(mesh: jax.sharding.Mesh) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "plans"), [(PartitionSpec("data", "model"), 4), (PartitionSpec("data", None, "model"), 3)], ids=["queries", "heads"]
+    ("spec", "are_split"),
+    [(PartitionSpec("data", "model"), True), (PartitionSpec("data", None, "model"), False)],
+    ids=["queries", "heads"],
 )
-def test_it_is_planned_only_where_queries_are_split(spec: PartitionSpec, plans: int, mesh: jax.sharding.Mesh) -> None:
-    module = program(hand_written(causal), mesh, spec, drawn())
-    timings = partitioning.partition_module(module, pipeline.Options.of(machine=EXCHANGED))
-    assert Counter(timing.name for timing in timings)["mesh-spmdization"] == plans
+def test_queries_are_found_only_where_they_are_split(spec: PartitionSpec, are_split: bool, mesh: jax.sharding.Mesh) -> None:
+    assert has_split_queries(program(hand_written(causal), mesh, spec, drawn())) == are_split
 
 
 def test_keys_that_are_split_are_no_queries(mesh: jax.sharding.Mesh) -> None:
@@ -80,10 +82,7 @@ def test_keys_that_are_split_are_no_queries(mesh: jax.sharding.Mesh) -> None:
     attention = hand_written(lambda scores: scores)
     rows, keys = (NamedSharding(mesh, PartitionSpec("data", *rest)) for rest in ((), ("model",)))
     jitted = jax.jit(attention, in_shardings=(rows, keys, keys), out_shardings=rows)
-    timings = partitioning.partition_module(
-        formats.unpack(jax.export.export(jitted)(query[:, :1], *cache), context()).module, pipeline.Options.of(machine=EXCHANGED)
-    )
-    assert Counter(timing.name for timing in timings)["mesh-spmdization"] == 3
+    assert not has_split_queries(formats.unpack(jax.export.export(jitted)(query[:, :1], *cache), context()).module)
 
 
 def test_logits_are_no_scores() -> None:
@@ -91,6 +90,12 @@ def test_logits_are_no_scores() -> None:
     devices = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     rows = NamedSharding(devices, PartitionSpec("data"))
     loss = jax.jit(lambda x, w: jax.nn.logsumexp(x @ w, axis=-1).sum(), in_shardings=(rows, rows))
-    module = formats.unpack(jax.export.export(loss)(jnp.ones((16, 8)), jnp.ones((8, 32))), context()).module
-    timings = partitioning.partition_module(module, pipeline.Options.of(machine=EXCHANGED))
-    assert Counter(timing.name for timing in timings)["mesh-spmdization"] == 3
+    assert not has_split_queries(formats.unpack(jax.export.export(loss)(jnp.ones((16, 8)), jnp.ones((8, 32))), context()).module)
+
+
+def has_split_queries(module: ir.Module) -> bool:
+    """Whether a plan that keeps queries split is tried."""
+    pipeline.run(pipeline.build(pipeline.Options.of(machine=EXCHANGED)).until("legal").passes, module)
+    graph = graph_of(module)
+    Propagator(graph).run("backward-forward")
+    return keep_split_queries(graph)
