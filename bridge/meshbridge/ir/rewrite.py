@@ -64,6 +64,10 @@ class Rewriter:
         """The number of uses of `value`."""
         return len(self.users(value))
 
+    def is_used(self, value: ir.Value) -> bool:
+        """Whether `value` has any use; cheaper than to count those of a constant that a thousand ops share."""
+        return any(not self.is_retired(use.owner.operation) for use in value.uses)
+
     def is_retired(self, op: ir.Operation) -> bool:
         return bool(self._retired) and len(op.results) > 0 and self._is_gone(op.results[0])
 
@@ -79,7 +83,7 @@ class Rewriter:
 
     def _release(self, value: ir.Value) -> None:
         op = defining_op(value)
-        if op is not None and self.is_erasable(op.name) and not any(self.uses(result) for result in op.results):
+        if op is not None and self.is_erasable(op.name) and not any(map(self.is_used, op.results)):
             self.retire(op)
 
     def retire(self, op: ir.Operation) -> None:
