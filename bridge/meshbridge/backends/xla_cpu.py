@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from meshbridge.backends import quirk
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
-from meshbridge.ir.mlir import REGION_OPS, ir, terminator, walk
+from meshbridge.ir.mlir import REGION_OPS, ir, terminator_operands, walk
 from meshbridge.ir.passes import Pass, register
 
 JAXLIB = "jaxlib 0.10.2"
@@ -141,9 +141,7 @@ def _passes_through(op: ir.Operation, number: int) -> bool:
     if op.name != "stablehlo.while":
         return False
     body = op.regions[1].blocks[0]
-    end = terminator(body)
-    handed: bool = end is not None and end.operands[number] == body.arguments[number]
-    return handed
+    return bool(terminator_operands(body)[number] == body.arguments[number])
 
 
 def _add_dependency(op: ir.Operation, earlier: ir.Operation) -> bool:

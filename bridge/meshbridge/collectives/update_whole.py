@@ -13,7 +13,7 @@ from meshbridge.dialect.ops import AllGatherOp, AllSliceOp
 from meshbridge.dialect.signature import group_size, shape_of
 from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.elements import resized, tensor_bytes, type_bytes
-from meshbridge.ir.mlir import ir, main_function, terminator
+from meshbridge.ir.mlir import ir, main_function, terminator_operands
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import rewriting
 from meshbridge.ir.sharding import DYNAMIC
@@ -55,9 +55,8 @@ class UpdateWhole(Pass):
 def _written_over(module: ir.Module, least: float) -> Iterator[ir.Operation]:
     """The all-gathers of at least that many bytes whose results take the buffers of arguments, each once."""
     function = main_function(module)
-    returned = terminator(function.regions[0].blocks[0])
-    assert returned is not None
-    for value in dict.fromkeys(returned.operands[number] for number in donated_results(function)):
+    returned = terminator_operands(function.regions[0].blocks[0])
+    for value in dict.fromkeys(returned[number] for number in donated_results(function)):
         if defining_name(value) == AllGatherOp.OPERATION_NAME and tensor_bytes(value) >= least:
             yield op_of(value)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from meshbridge.cost.fusion import Fusion
 from meshbridge.ir.block_index import BlockIndex, BlockOp
 from meshbridge.ir.elements import tensor_bytes
-from meshbridge.ir.mlir import REGION_OPS, entries, ir, terminator
+from meshbridge.ir.mlir import REGION_OPS, entries, ir, terminator_operands
 from meshbridge.ir.passes import Analyses, Recomputable
 from meshbridge.ops.traits import Trait, has, ops_with
 
@@ -46,13 +46,12 @@ class Memory(Recomputable):
 def memory(function: ir.Operation, analyses: Analyses | None = None) -> Memory:
     """The memory of the function of one device's program that is its entry; `analyses` of its module have it, or get it."""
     analyses = {} if analyses is None else analyses
-    if Memory in analyses:
-        known: Memory = analyses[Memory]
-        return known
-    arguments, whole, returned = list(function.regions[0].blocks[0].arguments), _body(function, analyses), _returned(function)
-    sizes = [sum(map(tensor_bytes, values)) for values in (arguments, returned)]
-    found = analyses[Memory] = Memory(sizes[0], sizes[1], whole.peak(), _donated(function, returned))
-    return found
+    if Memory not in analyses:
+        arguments, whole, returned = list(function.regions[0].blocks[0].arguments), _body(function, analyses), _returned(function)
+        sizes = [sum(map(tensor_bytes, values)) for values in (arguments, returned)]
+        analyses[Memory] = Memory(sizes[0], sizes[1], whole.peak(), _donated(function, returned))
+    of_entry: Memory = analyses[Memory]
+    return of_entry
 
 
 def largest_values(function: ir.Operation, count: int) -> list[tuple[ir.Value, float]]:
@@ -64,9 +63,7 @@ def largest_values(function: ir.Operation, count: int) -> list[tuple[ir.Value, f
 
 
 def _returned(function: ir.Operation) -> list[ir.Value]:
-    end = terminator(function.regions[0].blocks[0])
-    assert end is not None
-    return list(end.operands)
+    return terminator_operands(function.regions[0].blocks[0])
 
 
 def _body(function: ir.Operation, analyses: Analyses) -> _LiveBlock:

@@ -84,6 +84,7 @@ __all__ = [
     "stablehlo",
     "tensor_type",
     "terminator",
+    "terminator_operands",
     "to_bytecode",
     "verify",
     "walk",
@@ -252,6 +253,13 @@ def terminator(block: ir.Block) -> ir.Operation | None:
         return ir.InsertionPoint.at_block_terminator(block).ref_operation
     except ValueError:
         return None
+
+
+def terminator_operands(block: ir.Block) -> list[ir.Value]:
+    """What a block of a verified program returns or yields: the operands of its terminator."""
+    end = terminator(block)
+    assert end is not None, "a verified program"
+    return list(end.operands)
 
 
 def walk_all(module: ir.Module) -> list[ir.Operation]:

@@ -30,7 +30,7 @@ from meshbridge.dialect.ops import (
     ReduceScatterOp,
 )
 from meshbridge.dialect.signature import shape_of
-from meshbridge.ir.mlir import BARRIER, ir, terminator
+from meshbridge.ir.mlir import BARRIER, ir, terminator_operands
 from meshbridge.ir.sharding import Axes
 from meshbridge.ir.uses import LOOK_THROUGH, block_of, defining_op
 from meshbridge.ops.traits import Trait, ops_with
@@ -188,6 +188,4 @@ def _carried(value: ir.Value, *, deep: bool) -> tuple[ir.Value, ...] | None:
 
 def _through_loop(loop: ir.Operation, number: int) -> tuple[ir.Value, ir.Value]:
     """The initial value of a loop-carried argument, and the value that each iteration passes on."""
-    end = terminator(loop.regions[1].blocks[0])
-    assert end is not None
-    return loop.operands[number], end.operands[number]
+    return loop.operands[number], terminator_operands(loop.regions[1].blocks[0])[number]

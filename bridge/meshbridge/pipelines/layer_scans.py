@@ -20,7 +20,7 @@ from meshbridge.analysis.known_values import known_integer
 from meshbridge.analysis.trip_count import CountedLoop, counted_loop
 from meshbridge.cost.flops import amount
 from meshbridge.ir.builder import shape_of
-from meshbridge.ir.mlir import COMPARISONS, OpError, ancestor_in, comparison_direction, ir, terminator, walk
+from meshbridge.ir.mlir import COMPARISONS, OpError, ancestor_in, comparison_direction, ir, terminator_operands, walk
 from meshbridge.ir.uses import defining_op, look_through
 from meshbridge.pipelines.loop import SHARD, WHILE
 from meshbridge.pipelines.marker import Marker, marker_of
@@ -60,7 +60,7 @@ class LayerScan:
 
     def carried(self) -> list[int]:
         """The numbers of what passes from layer to layer and changes, but the counter."""
-        returned = _returned(self.body)
+        returned = terminator_operands(self.body)
         arguments = self.body.arguments
         return [
             number
@@ -202,7 +202,7 @@ def _stack_position(op: ir.Operation, number: int, counted: CountedLoop) -> Posi
     if not isinstance(value.type, ir.RankedTensorType) or not (shape := shape_of(value)) or shape[0] != counted.trip_count:
         return None
     positions = set()
-    returned = look_through(_returned(body)[number], (SHARD,))
+    returned = look_through(terminator_operands(body)[number], (SHARD,))
     waiting, written = [argument], argument
     while waiting:
         for use in waiting.pop().uses:
@@ -258,9 +258,3 @@ def _comparison(value: ir.Value, counter: ir.Value, trips: int) -> bool | None:
     holds = COMPARISONS[comparison_direction(op)]
     answers = {bool(holds(left.at(trip), right.at(trip))) for trip in range(trips)}
     return answers.pop() if len(answers) == 1 else None
-
-
-def _returned(block: ir.Block) -> list[ir.Value]:
-    op = terminator(block)
-    assert op is not None, "a block of a verified program"
-    return list(op.operands)

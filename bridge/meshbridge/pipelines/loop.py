@@ -10,7 +10,16 @@ from meshbridge.analysis.trip_count import trip_count
 from meshbridge.cost.flops import amount
 from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.ir.builder import op_of
-from meshbridge.ir.mlir import MeshError, OpError, ancestor_in, ir, main_function, source_location, terminator, walk_all
+from meshbridge.ir.mlir import (
+    MeshError,
+    OpError,
+    ancestor_in,
+    ir,
+    main_function,
+    source_location,
+    terminator_operands,
+    walk_all,
+)
 from meshbridge.ir.sharding import Mesh
 from meshbridge.pipelines.marker import Marker, marker_of
 
@@ -73,11 +82,11 @@ class MicrobatchLoop:
 
     def yielded(self) -> list[ir.Value]:
         """The carried values after a microbatch."""
-        return _terminator_operands(self.body)
+        return terminator_operands(self.body)
 
     def returned(self) -> list[ir.Value]:
         """The results of the program."""
-        return _terminator_operands(self.block)
+        return terminator_operands(self.block)
 
 
 def find_loop(module: ir.Module) -> MicrobatchLoop:
@@ -157,9 +166,3 @@ def _strip_definitions(block: ir.Block, shardings: dict[ir.Value, ir.Value]) -> 
             shardings[value] = sharding
             op.results[0].replace_all_uses_with(value)
             op.erase()
-
-
-def _terminator_operands(block: ir.Block) -> list[ir.Value]:
-    op = terminator(block)
-    assert op is not None, "a block of a verified program"
-    return list(op.operands)

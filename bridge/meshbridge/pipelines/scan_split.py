@@ -19,7 +19,7 @@ from functools import reduce
 from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.dialect.ops import ShardingOp
 from meshbridge.ir.builder import Builder, op_of, shape_of
-from meshbridge.ir.mlir import BARRIER, OpError, entries, ir, main_function, set_entries, terminator, walk
+from meshbridge.ir.mlir import BARRIER, OpError, entries, ir, main_function, set_entries, terminator_operands, walk
 from meshbridge.ir.uses import defining_op, look_through
 from meshbridge.pipelines.layer_scans import READ, WRITE, LayerLoop, LayerScan, find_layers
 from meshbridge.pipelines.leading_split import (
@@ -93,7 +93,7 @@ class _Split:
             return [[op.operands[number], op.results[number]] for number in self.scans[op].stacks]
         if op == loop:
             conditional, arguments = (region.blocks[0].arguments for region in loop.regions)
-            yielded = _returned(loop.regions[1].blocks[0])
+            yielded = terminator_operands(loop.regions[1].blocks[0])
             groups = zip(loop.operands, conditional, arguments, yielded, loop.results, strict=True)
             return [list(group) for group in groups if isinstance(group[0].type, ir.RankedTensorType) and shape_of(group[0])]
         return parts_together(op) if op.parent is not None and op.parent.operation in (loop, self.main) else []
@@ -109,7 +109,7 @@ class _Split:
         for view in self.module.body.operations:
             if view.operation != self.main:
                 view.operation.clone(ip=end)
-        returned = _returned(source)
+        returned = terminator_operands(source)
         stacks = Stacks(numbered(map(self._count, source.arguments)), numbered(map(self._count, returned)))
         types = [kind for argument in source.arguments for kind in self._types(argument)]
         kind = ir.FunctionType.get(types, [each for value in returned for each in self._types(value)])
@@ -252,7 +252,7 @@ class _Split:
             self._name(list(block.arguments), list(own.arguments))
             inside = Builder(op.location, ir.InsertionPoint(own))
             self._translate(block, inside)
-            values = _returned(block)
+            values = terminator_operands(block)
             inside.op("return", [], self._all(values, inside))
         self._name(list(op.results), list(loop.results))
 
@@ -339,15 +339,9 @@ def _narrow(scan: ir.Operation, number: int, kind: ir.RankedTensorType, start: i
 
 def _end(clone: ir.Operation, scan: LayerScan, limit: int) -> None:
     """Ends a scan before the layer `limit`."""
-    returned = look_through(_returned(clone.regions[0].blocks[0])[0], (SHARD,))
+    returned = look_through(terminator_operands(clone.regions[0].blocks[0])[0], (SHARD,))
     compare = defining_op(returned)
     assert compare is not None, "a counted loop"
     before = Builder.before(compare)
     operand = compare.operands[scan.counted.limit_operand]
     compare.operands[scan.counted.limit_operand] = before.splat(operand.type, limit)
-
-
-def _returned(block: ir.Block) -> list[ir.Value]:
-    op = terminator(block)
-    assert op is not None, "a block of a verified program"
-    return list(op.operands)

@@ -9,7 +9,7 @@ from meshbridge.emit.python.names import identifier
 from meshbridge.emit.python.scope import Scope
 from meshbridge.emit.python.table import writes
 from meshbridge.ir.builder import element_of, op_of, shape_of
-from meshbridge.ir.mlir import ir, terminator
+from meshbridge.ir.mlir import ir, terminator_operands
 from meshbridge.ir.uses import defining_name
 
 
@@ -17,7 +17,7 @@ from meshbridge.ir.uses import defining_name
 def while_(op: ir.Operation, scope: Scope) -> None:
     """`lax.while_loop` over the values that the loop changes; its functions read loop-invariant values as free variables."""
     condition, body = (region.blocks[0] for region in op.regions)
-    next_values = list(terminator(body).operands)  # type: ignore[union-attr]  # blocks end
+    next_values = terminator_operands(body)
     changed = [number for number, value in enumerate(next_values) if value != body.arguments[number]]
     for number in sorted({*range(len(next_values))} - {*changed}):
         for value in (condition.arguments[number], body.arguments[number], op.results[number]):

@@ -10,7 +10,7 @@ from meshbridge.emit.python.scope import Scope
 from meshbridge.emit.python.shapes import sizes
 from meshbridge.emit.python.table import writes
 from meshbridge.ir.builder import shape_of
-from meshbridge.ir.mlir import ir, stablehlo, terminator
+from meshbridge.ir.mlir import ir, stablehlo, terminator_operands
 from meshbridge.ir.uses import defining_op
 
 
@@ -133,7 +133,7 @@ def scatter(op: ir.Operation, scope: Scope) -> Code:
 
 def _scatter_function(op: ir.Operation, scope: Scope) -> str:
     block = op.regions[0].blocks[0]
-    if list(terminator(block).operands) == [block.arguments[1]]:  # type: ignore[union-attr]  # blocks end
+    if terminator_operands(block) == [block.arguments[1]]:
         return "lax.scatter"
     if (function := _SCATTERS.get(combiner_of(block))) is None:
         expected = "expected one of add, multiply, minimum, maximum, or the update itself"

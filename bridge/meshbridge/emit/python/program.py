@@ -38,7 +38,7 @@ from meshbridge.emit.python.names import UniqueNames, argument_name, identifier
 from meshbridge.emit.python.scope import Scope, Script, ValueCode
 from meshbridge.ir.builder import shape_of
 from meshbridge.ir.groups import Groups
-from meshbridge.ir.mlir import MeshError, OpError, entries, ir, main_function, terminator, walk_all
+from meshbridge.ir.mlir import MeshError, OpError, entries, ir, main_function, terminator_operands, walk_all
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.lowering.blocks import lower_module
 from meshbridge.read.formats import Calling, Program, copy_module
@@ -110,7 +110,7 @@ class _File:
         count = len(block.arguments)
         labels = calling.labels() if calling else [f"arg{number}" for number in range(count)]
         self.arguments = self._arrays(block.arguments, "arg_attrs", labels)
-        returned_values = list(terminator(block).operands)  # type: ignore[union-attr]  # blocks end
+        returned_values = terminator_operands(block)
         self.results = self._arrays(returned_values, "res_attrs", [f"result {number}" for number in range(len(returned_values))])
         self.block = block
         given_away = [any(name in entry for name in _DONORS) for entry in entries(self.main, "arg_attrs")]

@@ -19,7 +19,7 @@ from meshbridge.emit.python.names import UniqueNames, base_name
 from meshbridge.emit.python.table import WRITINGS
 from meshbridge.ir.builder import element_of, op_of, shape_of
 from meshbridge.ir.locations import SourceLocation, location_of
-from meshbridge.ir.mlir import OpError, ir, terminator
+from meshbridge.ir.mlir import OpError, ir, terminator, terminator_operands
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.ir.uses import block_of, is_argument
 from meshbridge.ops.traits import Trait, ops_with
@@ -86,7 +86,7 @@ class Scope:
         for view in block.operations:
             if view.operation != terminator(block):
                 self._write(view.operation)
-        returned_values = list(terminator(block).operands)  # type: ignore[union-attr]  # blocks end
+        returned_values = terminator_operands(block)
         codes = [self.at(returned_values[index]) for index in results or range(len(returned_values))]
         self.lines += returned(codes[0] if len(codes) == 1 else tuple_of(codes), self.indent)
 

@@ -11,7 +11,7 @@ from meshbridge.emit.python.scope import Scope
 from meshbridge.emit.python.shapes import integer
 from meshbridge.emit.python.table import writes
 from meshbridge.ir.builder import element_of, op_of
-from meshbridge.ir.mlir import ir, terminator
+from meshbridge.ir.mlir import ir, terminator_operands
 from meshbridge.ir.uses import is_argument
 
 
@@ -49,7 +49,7 @@ def _order_of(op: ir.Operation, scope: Scope) -> _SortOrder:
     """The order of the comparator of a sort. Raises OpError for one that lax.sort does not have."""
     block = op.regions[0].blocks[0]
     arguments: dict[ir.Value, int] = {argument: number for number, argument in enumerate(block.arguments)}
-    (predicate,) = terminator(block).operands  # type: ignore[union-attr]  # blocks end
+    (predicate,) = terminator_operands(block)
     if (sort_order := _order_by(predicate, arguments)) is None:
         hint = "sort by one key, or by several with lax.sort and num_keys"
         raise scope.error(op, "sorts by a comparator that lax.sort does not have", hint)
