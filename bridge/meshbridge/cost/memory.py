@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from meshbridge.cost.fusion import Fusion
+from meshbridge.dialect.donation import ALIASED, DONOR
 from meshbridge.ir.block_index import BlockIndex, BlockOp
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import REGION_OPS, entries, ir, terminator_operands
@@ -23,8 +24,6 @@ from meshbridge.ops.traits import Trait, has, ops_with
 
 _IN_PLACE = ops_with(Trait.ELEMENTWISE, Trait.ALIASING)
 """Ops that read at most the bytes of an operand that they have written."""
-
-_ALIASED, _DONOR = "tf.aliasing_output", "jax.buffer_donor"
 
 
 @dataclass(frozen=True)
@@ -83,9 +82,9 @@ def donated_results(function: ir.Operation) -> set[int]:
     donors = []
     donated: set[int] = set()
     for argument, entry in zip(arguments, entries(function, "arg_attrs"), strict=True):
-        if _ALIASED in entry:
-            donated.add(int(ir.IntegerAttr(entry[_ALIASED]).value))
-        elif _DONOR in entry:
+        if ALIASED in entry:
+            donated.add(int(ir.IntegerAttr(entry[ALIASED]).value))
+        elif DONOR in entry:
             donors.append(argument)
     available: dict[ir.Type, list[int]] = {}
     for number in reversed(range(len(results))):

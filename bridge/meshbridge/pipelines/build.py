@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from meshbridge import partitioning, pipeline
+from meshbridge.dialect.donation import is_donated
 from meshbridge.dialect.module_mesh import mesh_or_single
 from meshbridge.ir.mlir import MeshError, entries, function_type, ir, main_function
 from meshbridge.machines.compile_target import CompileTarget
@@ -23,9 +24,6 @@ from meshbridge.pipelines.stacks import Stacks
 from meshbridge.pipelines.terms import keep_terms
 from meshbridge.pipelines.topology import target_of_stage
 from meshbridge.read.formats import Program, copy_module
-
-DONATED = ("jax.buffer_donor", "tf.aliasing_output")
-"""Attributes of arguments that the program may overwrite."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,11 +122,7 @@ def decide(program: Program, options: pipeline.Options, stages: int) -> DecidedS
     source = replace(program, module=copy_module(program.module))
     read_named_computations(source.module)
     module, stacks = legal(source.module, stages)
-    donated = frozenset(
-        number
-        for number, entry in enumerate(entries(main_function(module), "arg_attrs"))
-        if any(name in entry for name in DONATED)
-    )
+    donated = frozenset(number for number, entry in enumerate(entries(main_function(module), "arg_attrs")) if is_donated(entry))
     partitioning.partition_module(module, replace(own, emit="annotated"))
     return DecidedStep(source, module, stacks, own, options.target, stages, donated)
 

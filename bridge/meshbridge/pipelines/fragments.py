@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from meshbridge.dialect import build
+from meshbridge.dialect.donation import ALIASED, aliased
 from meshbridge.dialect.ops import ShardingOp
 from meshbridge.ir.builder import Builder, op_of, shape_of
 from meshbridge.ir.mlir import ir, set_entries, walk
@@ -244,7 +245,6 @@ class _Writer:
         numbers = {source: number for number, source in enumerate(self.returned) if source.kind == "state"}
         own = [source in numbers and source.site == self.site for source in self.inputs]
         attribute = [
-            {"tf.aliasing_output": ir.IntegerAttr.get(ir.IntegerType.get_signless(32), numbers[source])} if is_own else {}
-            for source, is_own in zip(self.inputs, own, strict=True)
+            {ALIASED: aliased(numbers[source])} if is_own else {} for source, is_own in zip(self.inputs, own, strict=True)
         ]
         set_entries(function, "arg_attrs", attribute)

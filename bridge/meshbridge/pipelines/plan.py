@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from meshbridge.dialect.donation import DONOR
 from meshbridge.ir.mlir import entries, ir, main_function, set_entries
 from meshbridge.pipelines.fragments import Fragment, Source
 from meshbridge.pipelines.schedules import Kind, Schedule, Task
@@ -153,5 +154,5 @@ def donate(plan: CallPlan, donated: Iterable[int]) -> None:
             function = main_function(fragment.module)
             attributes = entries(function, "arg_attrs")
             with fragment.module.context:
-                attributes[number]["jax.buffer_donor"] = ir.BoolAttr.get(True)
+                attributes[number][DONOR] = ir.BoolAttr.get(True)
                 set_entries(function, "arg_attrs", attributes)

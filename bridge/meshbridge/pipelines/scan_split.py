@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
+from meshbridge.dialect.donation import ALIASED, DONOR, aliased
 from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.dialect.ops import ShardingOp
 from meshbridge.ir.builder import Builder, op_of, shape_of
@@ -38,8 +39,6 @@ from meshbridge.pipelines.loop import SHARD
 from meshbridge.pipelines.marker import Direction, Marker, marker_of
 from meshbridge.pipelines.reads import external_operands
 from meshbridge.pipelines.stacks import Stacks, numbered
-
-ALIASING, DONOR = "tf.aliasing_output", "jax.buffer_donor"
 
 
 def split_scans(module: ir.Module, stages: int) -> tuple[ir.Module, Stacks] | None:
@@ -271,24 +270,20 @@ class _Split:
         for turn, part in enumerate(order):
             if turn and carried:
                 named = stages[turn] if direction == "forward" else stages[turn - 1]
+                assert named, "the first stage has no boundary"
                 layer = order.index(part) * per_part if direction == "forward" else scan.trips - turn * per_part
                 marker = Marker(f"{names[0] if names else 'layers'} from {layer}", direction)
-                assert named, "the first stage has no boundary"
                 values = [current[number] for number in carried]
                 barrier = at.op(BARRIER, [value.type for value in values], values, marker.attributes())
                 current.update(zip(carried, barrier.results, strict=True))
-            start = turn * per_part
-            current[counter] = at.splat(op.operands[counter].type, start)
+            current[counter] = at.splat(op.operands[counter].type, turn * per_part)
             clone = self._with_operands(op, captured, at)
             for number in range(len(op.operands)):
                 clone.operands[number] = stacks[number][part] if number in stacks else current[number]
             for number in stacks:
                 _narrow(clone, number, part_type(op.operands[number], self.count), part * per_part, at)
-            _end(clone, scan, start + per_part)
-            for inner in [inner for inner in walk(clone) if marker_of(inner) is not None]:
-                for result, operand in zip(inner.results, inner.operands, strict=True):
-                    result.replace_all_uses_with(operand)
-                inner.erase()
+            _end(clone, scan, (turn + 1) * per_part)
+            _erase_markers(clone)
             for number, result in enumerate(clone.results):
                 if number in stacks:
                     written[number][part] = result
@@ -307,10 +302,10 @@ class _Split:
         changed = []
         for part in stacks.arguments:
             entry = dict(arguments[part.number])
-            if ALIASING in entry:
-                result = (ir.IntegerAttr(entry.pop(ALIASING)).value, part.position, part.parts)
+            if ALIASED in entry:
+                result = (ir.IntegerAttr(entry.pop(ALIASED)).value, part.position, part.parts)
                 if result in results:
-                    entry[ALIASING] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), results[result])
+                    entry[ALIASED] = aliased(results[result])
                 else:
                     entry[DONOR] = ir.BoolAttr.get(True)
             changed.append(entry)
@@ -335,6 +330,14 @@ def _narrow(scan: ir.Operation, number: int, kind: ir.RankedTensorType, start: i
             if user.name in (SHARD, WRITE):
                 user.results[0].set_type(kind)
                 waiting.append(user.results[0])
+
+
+def _erase_markers(scan: ir.Operation) -> None:
+    """Erases the boundaries of stages in a scan."""
+    for op in [op for op in walk(scan) if marker_of(op) is not None]:
+        for result, operand in zip(op.results, op.operands, strict=True):
+            result.replace_all_uses_with(operand)
+        op.erase()
 
 
 def _end(clone: ir.Operation, scan: LayerScan, limit: int) -> None:

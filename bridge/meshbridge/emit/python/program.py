@@ -9,6 +9,7 @@ from math import prod
 from meshbridge.analysis.executions import executed
 from meshbridge.cost.communication import Collective, communicating, wire_bytes_on
 from meshbridge.dialect.boundary import Boundary, read_boundary
+from meshbridge.dialect.donation import is_donated
 from meshbridge.dialect.module_mesh import declared_meshes, mesh_or_single
 from meshbridge.emit.python import (  # noqa: F401  they fill WRITINGS
     collectives,
@@ -47,7 +48,6 @@ from meshbridge.text import size_text
 MOST_OPS = 20_000
 """The most ops of a program: 1.5 times those of a training step of a GPT with 48 layers."""
 
-_DONORS = ("tf.aliasing_output", "jax.buffer_donor")
 
 NAME = "main"
 """The name of the function on global arrays; `main_on_shards` is the one on one device's shards."""
@@ -113,7 +113,7 @@ class _File:
         returned_values = terminator_operands(block)
         self.results = self._arrays(returned_values, "res_attrs", [f"result {number}" for number in range(len(returned_values))])
         self.block = block
-        given_away = [any(name in entry for name in _DONORS) for entry in entries(self.main, "arg_attrs")]
+        given_away = [is_donated(entry) for entry in entries(self.main, "arg_attrs")]
         argument_places = list(calling.kept) if calling else list(range(count))
         self.donated = tuple(place for place, is_donated in zip(argument_places, given_away, strict=True) if is_donated)
         named = dict(zip(argument_places, (argument.name for argument in self.arguments), strict=True))
