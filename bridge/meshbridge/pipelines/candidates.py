@@ -17,6 +17,7 @@ from meshbridge.pipelines.loop import MicrobatchLoop
 from meshbridge.pipelines.named_computations import read_named_computations
 from meshbridge.pipelines.schedules import NAMES, Schedule, named
 from meshbridge.read.formats import Program, copy_module
+from meshbridge.sharding_search.mesh_notation import divisors
 
 TURNS = (2, 4)
 """Chunks of a group under an interleaved schedule, where boundaries of stages say nothing."""
@@ -93,7 +94,7 @@ class StageRequest:
     @property
     def stage_counts(self) -> tuple[int, ...]:
         """The numbers of stages to try: at least two, unless others are asked for."""
-        return self.stages or tuple(count for count in range(2, self.devices + 1) if self.devices % count == 0)
+        return self.stages or tuple(divisors(self.devices)[1:])
 
 
 @dataclass(eq=False)
@@ -121,12 +122,12 @@ class SizedStep:
                 )
             return [()]
         fixed = fixed_axes(self.imported, mesh)
-        options = [[fixed[name][0]] if name in fixed else _divisors(devices) for name, _ in mesh.named_axes]
-        found = [sizes for sizes in product(*options) if prod(sizes) == devices]
-        if not found:
+        options = [[fixed[name][0]] if name in fixed else divisors(devices) for name, _ in mesh.named_axes]
+        shapes = [sizes for sizes in product(*options) if prod(sizes) == devices]
+        if not shapes:
             why = "; ".join(f"axis '{name}' stays {size}, since {reason}" for name, (size, reason) in fixed.items())
             raise MeshError(f"error: no mesh with the axes of the step has {devices} devices: {why}")
-        return [tuple((name, size) for (name, _), size in zip(mesh.named_axes, sizes, strict=True)) for sizes in found]
+        return [tuple((name, size) for (name, _), size in zip(mesh.named_axes, sizes, strict=True)) for sizes in shapes]
 
     def on(self, mesh: Axes) -> Program:
         """The step on a mesh of other sizes."""
@@ -161,10 +162,6 @@ def _interleaved(counts: Sequence[int], stages: int, microbatches: int) -> list[
     return [count for count in counts if count > stages and microbatches % stages == 0]
 
 
-def _divisors(number: int) -> list[int]:
-    return [each for each in range(1, number + 1) if number % each == 0]
-
-
 @dataclass(frozen=True)
 class BatchSymbols:
     """The symbolic dimensions of a step that are its number of microbatches and the size of one, and the batch: their product."""
@@ -176,17 +173,17 @@ class BatchSymbols:
     @classmethod
     def parse(cls, text: str) -> BatchSymbols:
         """The notation `m*b=32`. Raises MeshError for another one."""
-        found = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*\*\s*([A-Za-z_]\w*)\s*=\s*([1-9]\d*)\s*", text)
-        if found is None or found[1] == found[2]:
+        symbols = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*\*\s*([A-Za-z_]\w*)\s*=\s*([1-9]\d*)\s*", text)
+        if symbols is None or symbols[1] == symbols[2]:
             raise MeshError(
                 "error: expected the symbols of the number of microbatches and of the size of one, and their product, the batch, "
                 f"as in m*b=32, found '{text}'"
             )
-        return cls(found[1], found[2], int(found[3]))
+        return cls(symbols[1], symbols[2], int(symbols[3]))
 
     def counts(self) -> list[int]:
         """The numbers of microbatches that divide the batch."""
-        return _divisors(self.batch)
+        return divisors(self.batch)
 
     def sizes(self, count: int) -> dict[str, int]:
         """The symbols with so many microbatches."""

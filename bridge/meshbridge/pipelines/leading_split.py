@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from meshbridge.dialect.attributes import integers
+from meshbridge.dialect.attributes import integers, integers_attr
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
-from meshbridge.ir.builder import integers as integers_attr
 from meshbridge.ir.mlir import BARRIER, ir, stablehlo
 from meshbridge.ir.registry import Registry
 from meshbridge.ir.uses import defining_op
@@ -118,31 +117,19 @@ def part_type(value: ir.Value, count: int) -> ir.RankedTensorType:
 
 
 def on_part(op: ir.Operation, operands: Iterable[ir.Value], count: int, at: Builder) -> ir.Operation:
-    """`op` on one of `count` parts of its operands."""
-    attributes = dict(op.attributes.items())
+    """`op` on one of `count` parts of its operands. What is in its regions computes with scalars."""
+    created = op.clone(ip=at.ip)
+    for index, operand in enumerate(operands):
+        created.operands[index] = operand
+    for result in created.results:
+        result.set_type(part_type(result, count))
     if op.name == "stablehlo.constant":
-        literal = ir.DenseElementsAttr(attributes["value"])
-        attributes["value"] = ir.DenseElementsAttr.get_splat(part_type(op.results[0], count), literal.get_splat_value())
+        literal = ir.DenseElementsAttr(op.attributes["value"])
+        created.attributes["value"] = ir.DenseElementsAttr.get_splat(created.results[0].type, literal.get_splat_value())
     if op.name == SLICE:
-        first, *rest = integers(attributes["limit_indices"])
-        attributes["limit_indices"] = integers_attr([first // count, *rest])
-    types = [part_type(result, count) for result in op.results]
-    created = Builder(op.location, at.ip).op(op.name, types, list(operands), attributes, len(op.regions))
-    for source, region in zip(op.regions, created.regions, strict=True):
-        for block in source.blocks:
-            _copy_block(block, region)
+        first, *rest = integers(op.attributes["limit_indices"])
+        created.attributes["limit_indices"] = integers_attr([first // count, *rest])
     return created
-
-
-def _copy_block(block: ir.Block, region: ir.Region) -> None:
-    """Copies a block of scalars, which uses nothing from outside."""
-    copied = region.blocks.append(*(argument.type for argument in block.arguments))
-    written: dict[ir.Value, ir.Value] = dict(zip(block.arguments, copied.arguments, strict=True))
-    for view in block.operations:
-        clone = view.operation.clone(ip=ir.InsertionPoint(copied))
-        for index, operand in enumerate(clone.operands):
-            clone.operands[index] = written[operand]
-        written.update(zip(view.operation.results, clone.results, strict=True))
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,11 @@ def with_topology(target: CompileTarget, mesh: Mesh) -> CompileTarget:
     )
 
 
+def divisors(number: int) -> list[int]:
+    """The divisors of a number, itself included, the smallest first."""
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+
+
 def _products(size: int, count: int) -> list[tuple[int, ...]]:
     """All ways to write `size` as a product of `count` numbers."""
-    divisors = [divisor for divisor in range(1, size + 1) if size % divisor == 0]
-    return [sizes for sizes in product(divisors, repeat=count) if prod(sizes) == size]
+    return [sizes for sizes in product(divisors(size), repeat=count) if prod(sizes) == size]
