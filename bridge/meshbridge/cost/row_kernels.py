@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from meshbridge.dialect.attributes import integers
 from meshbridge.ir.block_index import BlockIndex, BlockOp
 from meshbridge.ir.builder import shape_of
-from meshbridge.ir.mlir import ir
+from meshbridge.ops.dimensions import BROADCAST, REDUCE
 from meshbridge.ops.traits import Trait, has
-
-_REDUCE, _BROADCAST = "stablehlo.reduce", "stablehlo.broadcast_in_dim"
 
 _MOST_KERNELS = 4
 """A value that more kernels would compute is written."""
@@ -51,13 +50,13 @@ def row_kernels(index: BlockIndex, longest: int, readers: Callable[[int], Sequen
 
     def kernels_of(value: int) -> frozenset[int]:
         """The results of the kernels that compute what reads `value`; itself if something else reads it."""
-        found: frozenset[int] = frozenset()
+        reached: frozenset[int] = frozenset()
         for number in readers(value):
             kernels = written.get(index.operations[number].results[0]) if index.operations[number].results else None
             if not kernels:
                 return frozenset((value,))
-            found |= kernels
-        return found if 0 < len(found) <= _MOST_KERNELS else frozenset((value,))
+            reached |= kernels
+        return reached if 0 < len(reached) <= _MOST_KERNELS else frozenset((value,))
 
     def elements(value: int) -> int:
         return prod(shape_of(index.values.all[value]))
@@ -68,7 +67,7 @@ def row_kernels(index: BlockIndex, longest: int, readers: Callable[[int], Sequen
         (result,) = block_op.results
         if has(block_op.name, Trait.ELEMENTWISE):
             written[result] = kernels_of(result)
-        elif block_op.name == _BROADCAST:
+        elif block_op.name == BROADCAST:
             written[result] = kernels_of(result) - {result}
         elif result in rows:
             kernels = kernels_of(result)
@@ -83,8 +82,7 @@ def row_kernels(index: BlockIndex, longest: int, readers: Callable[[int], Sequen
 
 def _reduces_rows(block_op: BlockOp, index: BlockIndex, longest: int) -> bool:
     """Whether an operation reduces one tensor along its last dimension alone."""
-    if block_op.name != _REDUCE or len(block_op.results) != 1:
+    if block_op.name != REDUCE or len(block_op.results) != 1:
         return False
     shape = shape_of(index.values.all[block_op.operands[0]])
-    dims = list(ir.DenseI64ArrayAttr(block_op.op.attributes["dimensions"]))
-    return dims == [len(shape) - 1] and 1 < shape[-1] <= longest
+    return integers(block_op.op.attributes["dimensions"]) == (len(shape) - 1,) and 1 < shape[-1] <= longest

@@ -65,8 +65,8 @@ class TiedTensors(NamedTuple):
 
 
 @dataclass
-class Known:
-    """What refiners have found out that holds for all graphs with the same unique tensors."""
+class RefinementMemo:
+    """Costs and moves that refiners of graphs with the same unique tensors share."""
 
     costs: dict[Pricing, CostsByKind] = field(default_factory=dict)
     moved: dict[tuple[tuple[int, ...], Tensor], Moved] = field(default_factory=dict)
@@ -127,10 +127,10 @@ class Refiner:
         budget: int,
         memory_prices: Sequence[MemoryPrice] = (),
         axes: Iterable[int] | None = None,
-        known: Known | None = None,
+        memo: RefinementMemo | None = None,
     ) -> None:
-        """Classes move along `axes`, by default along those that shard something. `known` has, and gets, what other refiners of
-        the same unique tensors find out."""
+        """Classes move along `axes`, by default along those that shard something. `memo` has, and gets, what refiners of
+        the same unique tensors share."""
         self.graph = graph
         self.budget = budget
         "Moves that may still be tried."
@@ -139,7 +139,7 @@ class Refiner:
         self._local_bytes = cache(lambda tensor: local_bytes(tensor, graph.mesh))
         self._members = [(*node.operands, *node.results) for node in graph.nodes]
         self._known = [_known_of(members) for members in self._members]
-        shared = Known() if known is None else known
+        shared = RefinementMemo() if memo is None else memo
         self._kinds = costs_of_nodes(graph, shared.costs.setdefault(graph.pricing, {}))
         self._found = [kind.costs for kind in self._kinds]
         "Per node, its known costs."

@@ -17,7 +17,7 @@ from meshbridge.decide.dimension_classes import BATCH, NARROW, STORED, WIDE
 from meshbridge.decide.fold_layers import Neighbours, fold_layers, neighbours_of
 from meshbridge.decide.graph import Graph, NodeKind, Tensor
 from meshbridge.decide.liveness import FREE, MemoryPrice, lifetimes, local_bytes
-from meshbridge.decide.refine import Known, Refiner
+from meshbridge.decide.refine import RefinementMemo, Refiner
 from meshbridge.resharding import Objective
 
 MANAGEABLE = 1000
@@ -87,7 +87,7 @@ class _Start:
 
     graph: Graph
     foldings: _Foldings
-    known: Known
+    memo: RefinementMemo
     budget: int
     work: float
     prices: Sequence[MemoryPrice]
@@ -101,7 +101,7 @@ class _Start:
         if route not in self.refined:
             before = self.along(route[:-1])
             graph = replace(self.graph, tensors=before.tensors, pricing=pricing_of(self.graph.mesh, route[-1], self.work))
-            refiner = _refined(graph, self.foldings.of(graph), before.budget, self.prices, self.known)
+            refiner = _refined(graph, self.foldings.of(graph), before.budget, self.prices, self.memo)
             self.refined[route] = RefinedSplits(graph.tensors, refiner.budget, refiner.total, refiner.memory_cost)
         return self.refined[route]
 
@@ -119,7 +119,7 @@ class Refinements:
 
     def __init__(self) -> None:
         self.foldings = _Foldings()
-        self.known = Known()
+        self.memo = RefinementMemo()
         self._starts: list[_Start] = []
 
     def start(self, start: _Start) -> _Start:
@@ -148,7 +148,7 @@ def refine(graph: Graph, budget: int, objective: Objective, refinements: Refinem
         note_concurrency(graph, objective, is_small=work > 1)
     refinements = refinements or Refinements()
     prices = _memory_prices(graph, objective, is_small=work > 1)
-    start = refinements.start(_Start(graph.copy(), refinements.foldings, refinements.known, budget, work, prices))
+    start = refinements.start(_Start(graph.copy(), refinements.foldings, refinements.memo, budget, work, prices))
     least = least_memory = inf
     for route in (replace(objective, is_thorough=True) if work > SMALL else objective).routes:
         refined = start.along(route)
@@ -186,15 +186,15 @@ def _note_sharing(graph: Graph) -> None:
     graph.nodes = nodes
 
 
-def _refined(graph: Graph, folding: Folding, budget: int, prices: Sequence[MemoryPrice], known: Known) -> Refiner:
+def _refined(graph: Graph, folding: Folding, budget: int, prices: Sequence[MemoryPrice], memo: RefinementMemo) -> Refiner:
     """Refines with the graph's prices, and memory prices by tensor; returns the last refiner."""
     folded, folded_number = folding
     folded = replace(folded, tensors=list(folded.tensors), pricing=graph.pricing)
-    refiner = Refiner(folded, budget, _summed(prices, folded_number), known=known)
+    refiner = Refiner(folded, budget, _summed(prices, folded_number), memo=memo)
     remaining = refiner.run(WIDE, NARROW, BATCH)
     graph.tensors = [folded.tensors[number] for number in folded_number]
     if len(graph.nodes) <= MANAGEABLE:
-        refiner = Refiner(graph, remaining, prices, known=known)
+        refiner = Refiner(graph, remaining, prices, memo=memo)
         refiner.run(NARROW, STORED, BATCH)
     return refiner
 

@@ -91,12 +91,9 @@ def may_be_reduced(value: ir.Value) -> bool:
             op = use.owner.operation
             if op.name in _LINEAR:
                 worklist.append(op.results[0])
-            elif op.name not in _SUMMING:
+            elif op.name not in (DOT, REDUCE):
                 return False
     return True
-
-
-_SUMMING = frozenset({DOT, REDUCE})
 
 
 def linear_reductions(exponential: ir.Operation, keys: int) -> tuple[LinearReduction, ...] | None:
