@@ -1,4 +1,4 @@
-"""Scans over layers that cannot be cut, and what is left as it is."""
+"""Scans over layers that are refused, and those that need no cut."""
 
 from __future__ import annotations
 

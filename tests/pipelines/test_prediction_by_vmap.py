@@ -16,7 +16,7 @@ def test_the_table_is_up_to_date() -> None:
     devices = f"import jax; jax.config.update('jax_num_cpu_devices', {vmap_table.DEVICES})"
     code = f"{devices}; from tests.pipelines import vmap_table; print(vmap_table.table())"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() in vmap_table.PAGE.read_text(), f"write it anew: {vmap_table.COMMAND}"
+    assert done.stdout.strip() in vmap_table.PAGE.read_text(), f"outdated, run: {vmap_table.COMMAND}"
 
 
 def test_the_least_possible() -> None:

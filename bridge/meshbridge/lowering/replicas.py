@@ -1,5 +1,5 @@
-"""Rewrites StableHLO's own collectives from the exported form to the local form. Resharding emits them for
-groups that no mesh operation can name, and users write them in manual computations.
+"""Rewrites StableHLO's own collectives from the exported form to the local form. Resharding emits them for groups of devices that
+no operation of the mesh dialect can name, and users write them in manual computations.
 """
 
 from __future__ import annotations
