@@ -701,32 +701,39 @@ def pipelined(
     return as_pipeline(function, stages, schedule, devices, theirs, ours, CompilerOptions.of(compiler_options))
 
 
-def install(*, compiler_options: Given = "best", **options: Unpack[Keywords]) -> None:
+def install(*, leave_to_xla: Sequence[str] = (), compiler_options: Given = "best", **options: Unpack[Keywords]) -> None:
     """From now on, in all threads, partitions every function that JAX compiles for several devices, like `jit` with these
     options: also functions that were jitted before, and in libraries that do not know meshbridge.
+
+    XLA's partitioner compiles the functions that `leave_to_xla` names, `train_step` or with wildcards `evaluate*`; a function of
+    `jit` is partitioned whatever its name is.
 
     Raises MeshError for invalid values of options; calls then raise it if a function cannot be partitioned.
     """
     from meshbridge.jitted import everywhere
 
-    everywhere.install(_planning(options, compiler_options))
+    everywhere.install(_planning(options, compiler_options, leave_to_xla))
 
 
-def patch(*, compiler_options: Given = "best", **options: Unpack[Keywords]) -> AbstractContextManager[Sequence[Planned]]:
+def patch(
+    *, leave_to_xla: Sequence[str] = (), compiler_options: Given = "best", **options: Unpack[Keywords]
+) -> AbstractContextManager[Sequence[Planned]]:
     """A context in which `install` is in effect: `with meshbridge.patch() as planned:`.
 
     Returns a sequence that grows by each partitioned function, with its `name`, and `report()`, its `Report`.
     """
     from meshbridge.jitted import everywhere
 
-    return everywhere.patched(_planning(options, compiler_options))
+    return everywhere.patched(_planning(options, compiler_options, leave_to_xla))
 
 
-def _planning(options: Mapping[str, Any], compiler_options: Given) -> Planning:
+def _planning(options: Mapping[str, Any], compiler_options: Given, leave_to_xla: Sequence[str] = ()) -> Planning:
     from meshbridge.jitted.plans import Planning
     from meshbridge.runtime.compiler_options import CompilerOptions
 
-    return Planning(options, CompilerOptions.of(compiler_options))
+    if isinstance(leave_to_xla, str):
+        raise MeshError(f"error: leave_to_xla: expected a sequence of names of functions, found the string {leave_to_xla!r}")
+    return Planning(options, CompilerOptions.of(compiler_options), tuple(leave_to_xla))
 
 
 def assert_same_plan(program: Source, devices: Sequence[Any] | None = None) -> None:

@@ -48,6 +48,26 @@ def test_what_jax_compiles_by_itself(mesh: Mesh) -> None:
     assert "jit(scan)" in [each.name for each in planned]
 
 
+def test_functions_that_are_left_to_xla(mesh: Mesh) -> None:
+    """By name. What JAX has compiled so is not taken elsewhere, where they are partitioned."""
+
+    def train(x: jax.Array, w: jax.Array) -> jax.Array:
+        return product(x, w)
+
+    def evaluate(x: jax.Array, w: jax.Array) -> jax.Array:
+        return product(x, w).sum()
+
+    functions = (jax.jit(train), jax.jit(evaluate))
+    for left, names in ((["eval*"], ["jit(train)"]), (["train"], ["jit(evaluate)"]), ([], ["jit(train)", "jit(evaluate)"])):
+        with meshbridge.patch(leave_to_xla=left) as planned:
+            for function in functions:
+                check_same(function(*on(mesh)), on_one_device(function, X, W))
+        assert [each.name for each in planned] == names
+    with meshbridge.patch(leave_to_xla=["*"]) as planned:
+        meshbridge.jit(train)(*on(mesh))
+    assert [each.name for each in planned] == ["jit(train)"]
+
+
 def test_one_device_is_left_to_jax() -> None:
     with meshbridge.patch() as planned:
         check_same(jax.jit(product)(X, W), on_one_device(product, X, W))
@@ -82,6 +102,11 @@ def test_options_that_cannot_have_their_value() -> None:
     for function in (meshbridge.install, meshbridge.patch):
         with pytest.raises(MeshError, match="expected one of"):
             function(collectives="maybe")  # type: ignore[arg-type,operator]
+
+
+def test_names_that_are_one_string() -> None:
+    with pytest.raises(MeshError, match="leave_to_xla: expected a sequence of names of functions, found the string 'evaluate'"):
+        meshbridge.patch(leave_to_xla="evaluate")
 
 
 def test_in_the_place_of_jax_jit(mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:

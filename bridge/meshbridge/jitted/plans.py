@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
@@ -32,6 +33,8 @@ class Planning:
     options: Mapping[str, Any] = field(default_factory=dict)
     "As `pipeline.Options.of` takes them; where they name no machine, that of the devices is meant."
     compiler_options: CompilerOptions = field(default_factory=CompilerOptions)
+    left_to_xla: tuple[str, ...] = ()
+    "Names of functions that XLA's partitioner compiles although all are partitioned; `*` stands for any letters."
 
     def __post_init__(self) -> None:
         pipeline.Options.of(**self.options)  # raises where an option cannot have its value
@@ -41,6 +44,10 @@ class Planning:
 
     def __repr__(self) -> str:
         return f"Planning({', '.join(f'{name}={value!r}' for name, value in self.options.items())})"
+
+    def leaves(self, function: str) -> bool:
+        """Whether XLA's partitioner compiles the function of that name."""
+        return any(fnmatchcase(function, pattern) for pattern in self.left_to_xla)
 
     def on(self, devices: Sequence[Any]) -> pipeline.Options:
         """The options for a function that runs on these devices, in the topology that they say; on those of JAX if none."""

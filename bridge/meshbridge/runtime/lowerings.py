@@ -178,9 +178,10 @@ def replace_computations(by: Replace) -> None:
     def lower_computation(
         jaxpr: Any, *arguments: Any, compiler_options_kvs: Options, lowering_parameters: Any, **named: Any
     ) -> Any:
+        _, function, *_ = arguments  # the name of the API that compiles, and the function's
         plain = tuple(option for option in compiler_options_kvs if option[0] != MARK)
         moves = not getattr(jaxpr, "jaxpr", jaxpr).eqns  # as jax.device_put does, whose shardings may be of any devices
-        mark = _marked_with(compiler_options_kvs) or _marked_within(jaxpr) or (None if moves else everywhere())
+        mark = _marked_with(compiler_options_kvs) or _marked_within(jaxpr) or (None if moves else everywhere(function))
         if mark is None or _is_as_written(lowering_parameters):
             return lower_as_it_is(jaxpr, *arguments, compiler_options_kvs=plain, lowering_parameters=lowering_parameters, **named)
         rules = (*LOWERING_RULES, *(lowering_parameters.override_lowering_rules or ()))
@@ -232,14 +233,15 @@ def _partitions(lowered: Any) -> int:
     return ir.IntegerAttr(attributes["mhlo.num_partitions"]).value if "mhlo.num_partitions" in attributes else 1
 
 
-def everywhere() -> Any:
-    """The mark of all computations (`set_everywhere`); None if there is none."""
-    return _marks[_everywhere[0].value] if _everywhere else None
+def everywhere(function: str | None = None) -> Any:
+    """The mark of all computations (`set_everywhere`); None if there is none, or if it leaves the function of that name."""
+    mark = _marks[_everywhere[0].value] if _everywhere else None
+    return None if mark is None or (function is not None and mark.leaves(function)) else mark
 
 
 def set_everywhere(marked_with: Any) -> Any:
-    """Marks every computation of this process from now on; None leaves only those that are marked themselves. Returns the mark
-    before.
+    """Marks every computation of this process from now on, but those that the mark's `leaves` names; None leaves only those that
+    are marked themselves. Returns the mark before.
 
     JAX caches what it traces and compiles by the mark. The first call clears what it has traced before.
     """

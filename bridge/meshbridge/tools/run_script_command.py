@@ -27,6 +27,8 @@ def add_options(parser: console.Parser) -> None:
     """The options of `meshbridge run-script`. Arguments after the script are passed to it."""
     arguments.add_machine(parser, None, "that of the devices")
     arguments.add_memory_limit(parser)
+    help_ = "leave the function of that name to XLA's partitioner; * stands for any letters, and the option may be repeated"
+    parser.add_argument("--leave-to-xla", action="append", default=[], metavar="NAME", help=help_)
     help_ = "write the report of the function that sends most as a page, one file that needs no network"
     parser.add_argument("--report", metavar="OUT.html", help=help_)
     parser.add_argument("script", metavar="SCRIPT.py", help="a Python script that trains or evaluates with JAX, as it is")
@@ -46,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         )
     console.refuse_outputs("meshbridge run-script", {"--report": options.report})
     chosen = {name: value for name in ("machine", "memory_limit") if (value := getattr(options, name)) is not None}
-    with api.patch(**chosen) as planned:
+    with api.patch(leave_to_xla=options.leave_to_xla, **chosen) as planned:
         status = _status(script, options.arguments)
     _print_reports(planned, options.report)
     return status
