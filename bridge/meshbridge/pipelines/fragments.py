@@ -44,6 +44,13 @@ class Fragment:
     inputs: tuple[Source, ...]
     outputs: tuple[Source, ...]
     module: ir.Module
+    name: str = ""
+    "In reports, in place of its site."
+
+    @property
+    def label(self) -> str:
+        """The name of the fragment in reports."""
+        return self.name or str(self.site)
 
 
 def fragments_of(placement: Placement, terms: frozenset[int] = frozenset()) -> list[Fragment]:

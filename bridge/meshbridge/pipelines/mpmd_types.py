@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from meshbridge.ir.mlir import ir, mpmd
 
-FRAGMENT, TRANSFER, RETURN = "mpmd.fragment", "mpmd.transfer", "mpmd.return"
+FRAGMENT, FRAGMENT_CALL, TRANSFER, RETURN = "mpmd.fragment", "mpmd.fragment_call", "mpmd.transfer", "mpmd.return"
+
+ASSIGN, UNASSIGN, CALL, FOR = "mpmd.assign", "mpmd.unassign", "mpmd.call", "mpmd.for"
 
 TOPOLOGY = "topology"
 """The attribute of a function with the meshes by name."""

@@ -205,7 +205,7 @@ class _Prediction:
     def _cost(self, fragment: Fragment, executions: int) -> FragmentCost:
         report = self.reports[fragment]
         return FragmentCost(
-            str(fragment.site),
+            fragment.label,
             fragment.group,
             executions,
             report.wire_bytes,

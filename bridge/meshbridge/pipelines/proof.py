@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from meshbridge.ir.builder import Builder, shape_of
 from meshbridge.ir.mlir import function_type, ir, main_function
 from meshbridge.pipelines.build import StagedPipeline
-from meshbridge.pipelines.plan import Call, Slot
+from meshbridge.pipelines.plan import Call, CallPlan, Slot
 from meshbridge.pipelines.sites import Site
-from meshbridge.pipelines.stacks import Part
+from meshbridge.pipelines.stacks import Part, Stacks
 from meshbridge.pipelines.unreduced import reduced
 from meshbridge.read.formats import copy_module
 from meshbridge.text import Tabular
@@ -74,7 +74,11 @@ def verify(pipeline: StagedPipeline, *, seed: int = 0, memory: float = MEMORY) -
 
 def compose(pipeline: StagedPipeline) -> ir.Module:
     """The fragments of a pipeline as functions of one program on global shapes, whose `main` calls them in the plan's order."""
-    plan = pipeline.plan
+    return composed(pipeline.plan, pipeline.stacks, function_type(main_function(pipeline.source.module)))
+
+
+def composed(plan: CallPlan, stacks: Stacks, kind: ir.FunctionType) -> ir.Module:
+    """The same, of a plan whose arguments and results are parts of those of a step of that type."""
     first = plan.fragments[0].module
     with first.context, first.operation.location as location:
         module = ir.Module.create()
@@ -88,12 +92,11 @@ def compose(pipeline: StagedPipeline) -> ir.Module:
             function.attributes["sym_visibility"] = ir.StringAttr.get("private")
             if "arg_attrs" in function.attributes:
                 del function.attributes["arg_attrs"]
-        _main(pipeline, Builder(location, end))
+        _main(plan, stacks, kind, Builder(location, end))
     return module
 
 
-def _main(pipeline: StagedPipeline, end: Builder) -> None:
-    plan, kind = pipeline.plan, function_type(main_function(pipeline.source.module))
+def _main(plan: CallPlan, stacks: Stacks, kind: ir.FunctionType, end: Builder) -> None:
     named = {
         "sym_name": ir.StringAttr.get("main"),
         "function_type": ir.TypeAttr.get(kind),
@@ -109,7 +112,7 @@ def _main(pipeline: StagedPipeline, end: Builder) -> None:
         start, end = part.bounds(shape_of(whole)[0])
         return builder.slice(whole, 0, start, end - start)
 
-    values: dict[Slot, ir.Value] = {slot: argument(pipeline.stacks.arguments[slot.source.number]) for slot in plan.arguments}
+    values: dict[Slot, ir.Value] = {slot: argument(stacks.arguments[slot.source.number]) for slot in plan.arguments}
     for step in plan.steps:
         if isinstance(step, Call):
             callee: dict[str, ir.Attribute] = {"callee": ir.FlatSymbolRefAttr.get(str(step.fragment.site))}
@@ -119,7 +122,7 @@ def _main(pipeline: StagedPipeline, end: Builder) -> None:
         else:
             values[step.target] = values[step.slot]
     returned = [values[slot] for slot in plan.results]
-    results = [builder.concatenate([returned[own] for own in parts], 0) for parts in pipeline.stacks.result_numbers()]
+    results = [builder.concatenate([returned[own] for own in parts], 0) for parts in stacks.result_numbers()]
     ir.Operation.create("func.return", [], results, ip=builder.ip)
 
 
