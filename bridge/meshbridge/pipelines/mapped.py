@@ -72,9 +72,9 @@ def _calls(executions: Sequence[tuple[Execution, Task | None]]) -> list[Call]:
     for (execution, task), key in zip(executions, keys, strict=True):
         if key not in fragments:
             level = sum(site == key[0] for site, _ in fragments)
-            sources = (tuple(slot.source for slot in slots) for slots in (execution.inputs, execution.outputs))
+            reads, returns = (tuple(slot.source for slot in slots) for slots in (execution.inputs, execution.outputs))
             name = str(execution.label or "") if task is None else ""
-            fragments[key] = Fragment(key[0]._replace(level=level), execution.group, *sources, own[key], name)
+            fragments[key] = Fragment(key[0]._replace(level=level), execution.group, reads, returns, own[key], name)
         calls.append(Call(fragments[key], task, execution.inputs, execution.outputs))
     return calls
 
@@ -88,8 +88,9 @@ def _with_sends(steps: Sequence[Call | Move]) -> Iterator[Step]:
     has passed a group which does not read it comes from the one that computes it."""
     readers: dict[Slot, tuple[Fragment, int]] = {}
     for step in steps:
-        for number, slot in enumerate(step.inputs if isinstance(step, Call) else ()):
-            readers.setdefault(slot, (step.fragment, number))
+        if isinstance(step, Call):
+            for number, slot in enumerate(step.inputs):
+                readers.setdefault(slot, (step.fragment, number))
     written: set[Slot] = set()
     homes: dict[Source, Slot] = {}
     for step in steps:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from meshbridge import pipeline
 from meshbridge.dialect.module_mesh import mesh_ops
-from meshbridge.ir.mlir import SIDES, entries, ir, main_function, sdy, set_entries, walk
+from meshbridge.ir.mlir import SIDES, ir, main_function, sdy, set_entries, walk
 from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge.pipelines.mpmd_types import RETURN, SHARDING, MeshTensor
 from meshbridge.read.import_shardings import ImportShardings

@@ -31,7 +31,9 @@ class Label:
             return None
         backward = all(count % 2 for _, count in origins)
         kind: Kind = "F" if not backward else "W" if DROPS in attributes else "B"
-        stage, microbatch = (ir.IntegerAttr(attributes[each]).value if each in attributes else None for each in ("stage_id", COUNTER))
+        stage, microbatch = (
+            ir.IntegerAttr(attributes[each]).value if each in attributes else None for each in ("stage_id", COUNTER)
+        )
         return cls(tuple(origins), kind, stage, microbatch)
 
     def __str__(self) -> str:
@@ -71,14 +73,17 @@ def tasks_of(labels: Sequence[Label | None]) -> list[Task | None]:
 
 
 def schedule_of(orders: Sequence[Sequence[Task]]) -> Schedule | None:
-    """The schedule with these tasks of each group of devices, in order. A task may be missing whose work another one does, such
-    as the backward pass of the last stage. None if there is no such schedule: stages are not on the groups in turn, or one
-    computes a microbatch twice."""
+    """The schedule with these tasks of each group of devices, in order. The backward pass of a stage may be missing, as that of the
+    last one, which goes backward in its forward pass. None if there is no such schedule: stages are not on the groups in turn, or
+    one computes a microbatch twice, or not at all."""
     groups, tasks = len(orders), [task for order in orders for task in order]
     present = set(tasks)
     if not tasks or len(present) < len(tasks):
         return None
-    chunks, microbatches = (1 + max(task[place] for task in tasks) for place in (2, 1))
+    chunks, microbatches = 1 + max(task.chunk for task in tasks), 1 + max(task.microbatch for task in tasks)
+    passes = {(task.kind, task.chunk) for task in tasks} | {("F", chunk) for chunk in range(chunks)}
+    if len(present) < len(passes) * microbatches:
+        return None
     for name in NAMES:
         try:
             known = named(name, groups, chunks, microbatches)

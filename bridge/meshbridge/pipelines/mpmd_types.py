@@ -1,7 +1,7 @@
 """Types and attributes of Shardy's MPMD dialect for which jaxlib has no classes: read from their text, and written as text.
 
-    !mpmd.mesh_tensor<"mesh0", tensor<8x4xf32>, sharding=<@mesh, [{"data"}, {}]>>
-    #mpmd.topology<<"mesh0" : <["data"=2]>>, <"mesh1" : <["data"=2]>>>
+!mpmd.mesh_tensor<"mesh0", tensor<8x4xf32>, sharding=<@mesh, [{"data"}, {}]>>
+#mpmd.topology<<"mesh0" : <["data"=2]>>, <"mesh1" : <["data"=2]>>>
 """
 
 from __future__ import annotations

@@ -105,20 +105,19 @@ class _Writer:
 
     def write(self) -> ir.Module:
         module = ir.Module.create()
-        for side in ("sym_name",):
-            if side in self.pipeline.source.module.operation.attributes:
-                module.operation.attributes[side] = self.pipeline.source.module.operation.attributes[side]
+        given = self.pipeline.source.module.operation.attributes
+        if "sym_name" in given:
+            module.operation.attributes["sym_name"] = given["sym_name"]
         end = ir.InsertionPoint(module.body)
         first = self._bodies[self.pipeline.plan.fragments[0]].module
         for view in first.body.operations:
             if view.operation.name == "sdy.mesh":
                 view.operation.clone(ip=end)
-        main = self._main(end)
+        self._main(end)
         verify(module)
-        del main
         return module
 
-    def _main(self, end: ir.InsertionPoint) -> ir.Operation:
+    def _main(self, end: ir.InsertionPoint) -> None:
         plan, stacks = self.pipeline.plan, self.pipeline.stacks
         inputs = [self._argument(number, part) for number, part in enumerate(stacks.arguments)]
         outputs = [self._type_of_result(slot) for slot in plan.results]
@@ -140,10 +139,7 @@ class _Writer:
                 self._send(step, builder)
         results = [self._as(self._values[slot], each, builder) for slot, each in zip(plan.results, outputs, strict=True)]
         ir.Operation.create("func.return", [], results, ip=builder.ip)
-        for side, parts in zip(SIDES, (stacks.arguments, stacks.results), strict=True):
-            set_entries(main, side, [_part_entry(part) for part in parts])
-        self._donate(main)
-        return main
+        self._annotate(main)
 
     def _topology(self) -> ir.Attribute:
         mesh = mesh_or_single(self.pipeline.plan.fragments[0].module)
@@ -227,12 +223,15 @@ class _Writer:
             labels[DROPS if site.kind == "weight" else KEEPS] = ir.UnitAttr.get()
         return labels
 
-    def _donate(self, main: ir.Operation) -> None:
-        said = entries(main, "arg_attrs")
-        for number in self.pipeline.donated:
-            said[number][DONOR] = ir.BoolAttr.get(True)
-        set_entries(main, "arg_attrs", said)
-
-
-def _part_entry(part: Part) -> dict[str, ir.Attribute]:
-    return {} if part.parts == 1 else {PART: ir.DenseI64ArrayAttr.get(list(part))}
+    def _annotate(self, main: ir.Operation) -> None:
+        """Marks the arguments that the program may overwrite, and what is a part of a stack of layers."""
+        stacks = self.pipeline.stacks
+        has_parts = any(part.parts > 1 for part in (*stacks.arguments, *stacks.results))
+        for side, parts in zip(SIDES, (stacks.arguments, stacks.results), strict=True):
+            said: list[dict[str, ir.Attribute]] = [{} for _ in parts]
+            for number, part in enumerate(parts):
+                if has_parts:
+                    said[number][PART] = ir.DenseI64ArrayAttr.get(list(part))
+                if side == "arg_attrs" and number in self.pipeline.donated:
+                    said[number][DONOR] = ir.BoolAttr.get(True)
+            set_entries(main, side, said)
