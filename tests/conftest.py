@@ -77,6 +77,7 @@ SAMPLED = frozenset(
         "jitted/test_function_transformed.py",
         "emit/python/test_program.py",
         "emit/python/test_table.py",
+        "pipelines/test_mpmd_writer.py",
         "lowering/test_largest_as_floats.py",
         "lowering/test_lower_collectives.py",
         "operations/test_families.py",

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from meshbridge.partitioner.mesh_spmdization import Resharding
     from meshbridge.pipeline import Collectives, Emit, Inside
     from meshbridge.pipelines.function import Pipelined
+    from meshbridge.pipelines.mapped_function import MappedPipeline
     from meshbridge.pipelines.schedules import Schedule
     from meshbridge.pipelines.searched import SearchedPipeline
     from meshbridge.read.formats import Program
@@ -673,32 +674,62 @@ def jit(function: Any = None, /, *, compiler_options: Given = "best", **options:
     return jitted(function, theirs, _planning(ours, compiler_options))
 
 
+@overload
 def pipelined(
     function: Callable[..., Any],
     /,
     *,
     stages: int,
-    schedule: str | Schedule = "1f1b",
+    schedule: str | Schedule = ...,
+    devices: Sequence[Any] | None = ...,
+    compiler_options: Given = ...,
+    **options: Unpack[JitKeywords],
+) -> Pipelined: ...
+@overload
+def pipelined(
+    function: Program | ir.Module,
+    /,
+    *,
+    devices: Sequence[Any] | None = ...,
+    compiler_options: Given = ...,
+    **options: Unpack[Keywords],
+) -> MappedPipeline: ...
+def pipelined(
+    function: Any,
+    /,
+    *,
+    stages: int | None = None,
+    schedule: str | Schedule | None = None,
     devices: Sequence[Any] | None = None,
     compiler_options: Given = "best",
     **options: Unpack[JitKeywords],
-) -> Pipelined:
+) -> Pipelined | MappedPipeline:
     """A training step as a pipeline over `stages` groups of devices, called like the step itself (docs/pipelines.md).
 
     The step computes gradients in a loop of microbatches, in which `stage` marks where stages begin. Its shardings are on the
     mesh of one stage; the first group consists of the first of the `devices`, by default all of JAX's, and so on. `schedule` is
-    `gpipe`, `1f1b`, `interleaved`, `zero-bubble`, or a `Schedule`. Other options are those of `jit`. The step is traced, cut and
-    compiled once for each kind of arguments.
+    `gpipe`, `1f1b` (the default), `interleaved`, `zero-bubble`, or a `Schedule`. Other options are those of `jit`. The step is
+    traced, cut and compiled once for each kind of arguments. A program of Shardy's MPMD dialect that is mapped to meshes has its
+    stages and its schedule: it is called with arrays, in the order of its arguments.
 
     Raises MeshError for invalid values of options. The result raises MeshError for a step that cannot be cut: no loop of
     microbatches, stages out of order or of another number, too few devices, a schedule that does not fit.
     """
     from meshbridge.pipelines.function import pipelined as as_pipeline
+    from meshbridge.pipelines.mapped_function import mapped
     from meshbridge.runtime.compiler_options import CompilerOptions
 
     ours = {name: value for name, value in options.items() if name in Keywords.__annotations__}
     theirs = {name: value for name, value in options.items() if name not in ours}
-    return as_pipeline(function, stages, schedule, devices, theirs, ours, CompilerOptions.of(compiler_options))
+    request = CompilerOptions.of(compiler_options)
+    if not callable(function):
+        given = {**theirs, "stages": stages, "schedule": schedule}
+        if useless := [name for name, value in given.items() if value is not None]:
+            raise MeshError(f"error: {useless[0]} has no effect on a program, which is mapped to meshes already")
+        return mapped(function, devices, ours, request)
+    if stages is None:
+        raise MeshError("error: expected stages, the number of groups of devices, found none")
+    return as_pipeline(function, stages, schedule or "1f1b", devices, theirs, ours, request)
 
 
 def install(*, leave_to_xla: Sequence[str] = (), compiler_options: Given = "best", **options: Unpack[Keywords]) -> None:

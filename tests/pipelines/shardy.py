@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import jaxlib
-import jaxlib._jax  # noqa: TID251  # under another name, below
+import jaxlib._jax
 import pytest
 
 from meshbridge.ir.mlir import ir, main_function, sdy

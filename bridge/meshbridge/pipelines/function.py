@@ -15,7 +15,7 @@ from meshbridge.ir.mlir import MeshError, context, digest
 from meshbridge.machines.machine import OptionValue
 from meshbridge.pipelines import prediction, proof
 from meshbridge.pipelines.build import StagedPipeline, build
-from meshbridge.pipelines.fragments import Fragment
+from meshbridge.pipelines.mpmd_writer import write
 from meshbridge.pipelines.prediction import PipelineReport
 from meshbridge.pipelines.proof import Proof
 from meshbridge.pipelines.run import BoundFragment, Runner
@@ -78,7 +78,8 @@ class Pipelined:
         """
         key = _kind_of((arguments, named))
         if key not in self._runners:
-            self._runners[key] = self._load(self.lower(*arguments, **named))
+            built = self.lower(*arguments, **named)
+            self._runners[key] = built.source, load(built, self.devices, self.compiler_options)
         program, runner = self._runners[key]
         assert program.calling is not None, "the program of a function"
         leaves = program.calling.flatten(*self.static.without(arguments, named))
@@ -101,28 +102,37 @@ class Pipelined:
         how = pipeline.Options.of(emit="local", compiler_options=self.compiler_options.chosen, **options)
         return build(program, how, self.stages, self.schedule)
 
-    def _load(self, built: StagedPipeline) -> tuple[formats.Program, Runner]:
-        under = self.compiler_options.on(jax_devices.machine_of(self.devices, built.options.target.machine), explicit=True)
-        with processes.Agreement(self.devices) as agreement:
-            programs = {fragment: built.partitioned(fragment, "local") for fragment in built.plan.fragments}
-            facts = {str(fragment.site): digest(program.module) for fragment, program in programs.items()}
-            agreement.require(self.devices, facts={**facts, "schedule": built.plan.schedule})
-            fragments = {fragment: self._bound(built, fragment, program, under) for fragment, program in programs.items()}
-        return built.source, Runner(built.plan, built.stacks, fragments, built.donated)
+    def mpmd(self, *arguments: Any, **named: Any) -> formats.Program:
+        """The pipeline as a program of Shardy's MPMD dialect that is mapped to meshes, `mesh0` for the first stage; arguments may
+        be `jax.ShapeDtypeStruct`s. Raises MeshError."""
+        return formats.Program(write(self.lower(*arguments, **named)), formats.TEXT)
 
-    def _bound(
-        self, built: StagedPipeline, fragment: Fragment, program: formats.Program, under: Mapping[str, OptionValue]
-    ) -> BoundFragment:
-        devices = built.devices_of(fragment.group, self.devices)
-        having = processes.of(devices)
-        if len(having) > 1:
-            raise MeshError(
-                f"error: the devices of stage {fragment.group} belong to {processes.named(having)}, expected those of one process"
-                "\n  hint: choose as many stages as processes, or a multiple"
-            )
-        if having and having[0] != jax.process_index():
-            return BoundFragment.elsewhere(program.module, devices)
-        return BoundFragment(pjrt.load(program, devices, under))
+
+def load(built: StagedPipeline, devices: Sequence[Any], compiler_options: CompilerOptions) -> Runner:
+    """Compiles the fragments of a pipeline, each for the devices of its stage. Raises MeshError."""
+    under = compiler_options.on(jax_devices.machine_of(devices, built.options.target.machine), explicit=True)
+    with processes.Agreement(devices) as agreement:
+        programs = {fragment: built.partitioned(fragment, "local") for fragment in built.plan.fragments}
+        facts = {str(fragment.site): digest(program.module) for fragment, program in programs.items()}
+        agreement.require(devices, facts={**facts, "schedule": built.plan.schedule})
+        fragments = {
+            fragment: _bound(program, built.devices_of(fragment.group, devices), fragment.group, under)
+            for fragment, program in programs.items()
+        }
+    return Runner(built.plan, built.stacks, fragments, built.donated)
+
+
+def _bound(program: formats.Program, devices: Sequence[Any], group: int, under: Mapping[str, OptionValue]) -> BoundFragment:
+    """A fragment, compiled for these devices of its stage if they are this process's."""
+    having = processes.of(devices)
+    if len(having) > 1:
+        raise MeshError(
+            f"error: the devices of stage {group} belong to {processes.named(having)}, expected those of one process"
+            "\n  hint: choose as many stages as processes, or a multiple"
+        )
+    if having and having[0] != jax.process_index():
+        return BoundFragment.elsewhere(program.module, devices)
+    return BoundFragment(pjrt.load(program, devices, under))
 
 
 def pipelined(

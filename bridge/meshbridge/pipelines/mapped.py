@@ -30,7 +30,8 @@ def read_mapped(program: Program, options: pipeline.Options) -> StagedPipeline:
     """The pipeline that a mapped program is, on equal parts of the options' target if that has a topology. Does not change the
     program.
 
-    Raises OpError, with the line of the op, for an op that is not understood, and for meshes of different shapes.
+    Raises OpError, with the line of the op, for an op that is not understood, and for meshes of different numbers of
+    devices.
     """
     with program.module.context, program.module.operation.location:
         mapped = MappedProgram(program.module)

@@ -1,9 +1,10 @@
-"""The fragments of a program that is mapped to meshes as modules: each alone, and all with one mesh."""
+"""The fragments of a program that is mapped to meshes, each as a module of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 
 from meshbridge import pipeline
 from meshbridge.dialect.module_mesh import mesh_ops
@@ -17,19 +18,20 @@ MESH = "sdy.mesh"
 
 @dataclass(frozen=True, eq=False)
 class FragmentModules:
-    """Writes fragments of the program `whole` as modules of their own, with shardings of Shardy's. `mesh` is that of each
-    fragment's devices, `functions` are those which fragments may call."""
+    """Writes fragments of the program `whole` as modules of their own, with shardings of Shardy's; `functions` are those which
+    fragments may call."""
 
     whole: ir.Module
-    mesh: ir.Attribute
     functions: Sequence[ir.Operation]
 
-    def write(self, body: ir.Block | None, inputs: Sequence[MeshTensor], outputs: Sequence[MeshTensor]) -> ir.Module:
-        """The module of a fragment; without a body, of one that returns what it reads. Values without a sharding are
-        replicated. Needs a current location."""
+    def write(
+        self, body: ir.Block | None, mesh: ir.Attribute, inputs: Sequence[MeshTensor], outputs: Sequence[MeshTensor]
+    ) -> ir.Module:
+        """The module of a fragment on a `#sdy.mesh`; without a body, of one that returns what it reads. Values without a
+        sharding are replicated. Needs a current location."""
         module = ir.Module.create()
         end = ir.InsertionPoint(module.body)
-        symbol = self._declare_meshes([*inputs, *outputs], end)
+        symbol = self._declare_meshes(mesh, [*inputs, *outputs], end)
         kind = ir.FunctionType.get([each.tensor for each in inputs], [each.tensor for each in outputs])
         named = {"sym_name": ir.StringAttr.get("main"), "function_type": ir.TypeAttr.get(kind)}
         main = ir.Operation.create("func.func", [], [], named, regions=1, ip=end)
@@ -46,9 +48,8 @@ class FragmentModules:
             pipeline.run((InlineCalls(),), module)
         return module
 
-    def _declare_meshes(self, kinds: Sequence[MeshTensor], end: ir.InsertionPoint) -> str | None:
-        """Declares the meshes that shardings name; returns the name of one with the fragment's devices, None if that is one
-        device."""
+    def _declare_meshes(self, mesh: ir.Attribute, kinds: Sequence[MeshTensor], end: ir.InsertionPoint) -> str | None:
+        """Declares the meshes that shardings name; returns a name of `mesh`, None if that has no axes."""
         declared: dict[str, ir.Attribute] = {}
         for view in self.whole.body.operations:
             if view.operation.name == MESH:
@@ -56,12 +57,12 @@ class FragmentModules:
                 declared[ir.StringAttr(view.operation.attributes["sym_name"]).value] = view.operation.attributes["mesh"]
         meshes = [sdy.TensorShardingAttr(each.sharding).mesh_or_ref for each in kinds if each.sharding is not None]
         symbols = [each.value for each in meshes if isinstance(each, ir.FlatSymbolRefAttr)]
-        own = next((name for name in (*symbols, *declared) if declared.get(name, self.mesh) == self.mesh), None)
-        if own is None and len(sdy.MeshAttr(self.mesh).axes):
-            own = next(name for name in ("mesh", "mesh_of_fragments") if name not in declared)
+        own = next((name for name in (*symbols, *declared) if declared.get(name, mesh) == mesh), None)
+        if own is None and len(sdy.MeshAttr(mesh).axes):
+            own = next(name for name in chain(("mesh",), map("mesh_{}".format, count())) if name not in declared)
         for name in dict.fromkeys((*symbols, *([] if own is None else [own]))):
             if name not in declared:
-                ir.Operation.create(MESH, attributes={"sym_name": ir.StringAttr.get(name), "mesh": self.mesh}, ip=end)
+                ir.Operation.create(MESH, attributes={"sym_name": ir.StringAttr.get(name), "mesh": mesh}, ip=end)
         return own
 
     def _said(self, kind: MeshTensor, symbol: str | None) -> dict[str, ir.Attribute]:
@@ -91,7 +92,7 @@ def _copy(body: ir.Block, block: ir.Block) -> None:
 
 
 def imported(modules: Sequence[ir.Module]) -> list[ir.Module]:
-    """Programs of fragments with the shardings of the mesh dialect, all on one mesh: an axis is cut where any of them cuts it.
+    """Programs of fragments with the shardings of the mesh dialect; an axis of a mesh is cut where any of them cuts it.
 
     Raises MeshError for a malformed sharding."""
     together = ir.Module.create()

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from typing import NamedTuple
 
 from meshbridge.dialect.donation import is_donated
 from meshbridge.ir.builder import tensor
-from meshbridge.ir.mlir import SIDES, OpError, entries, function_type, ir, main_function, op_names, sdy, walk
+from meshbridge.ir.mlir import SIDES, MeshError, OpError, entries, function_type, ir, op_names, sdy, walk
 from meshbridge.pipelines.fragments import Source
 from meshbridge.pipelines.mpmd_modules import FragmentModules
 from meshbridge.pipelines.mpmd_schedule import Label
@@ -41,7 +42,7 @@ ANYWHERE = -1
 
 def is_mapped(module: ir.Module) -> bool:
     """Whether a program's computations are on meshes of a topology."""
-    return not op_names(module).isdisjoint((FRAGMENT, FRAGMENT_CALL, TRANSFER, ASSIGN))
+    return not op_names(module).isdisjoint((FRAGMENT, FRAGMENT_CALL, TRANSFER, ASSIGN, UNASSIGN))
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +73,7 @@ class _Held(NamedTuple):
 @dataclass(eq=False)
 class MappedProgram:
     """A mapped program. Raises OpError, with the line of the op, for an op that is not understood, and for meshes of different
-    shapes."""
+    numbers of devices."""
 
     module: ir.Module
     steps: list[Execution | Move] = field(default_factory=list)
@@ -91,14 +92,21 @@ class MappedProgram:
             self._held[argument] = _Held(Slot(Source("argument", number), None, group), kind)
         returned = self._visit(block)
         self.results = [self._returned(held) for held in returned]
+        if not any(isinstance(step, Execution) for step in self.steps):
+            raise OpError(self.main, "executes no fragment, and returns nothing")
 
     @cached_property
     def main(self) -> ir.Operation:
         """The function that is mapped. Raises MeshError if there is none, or several."""
-        main = main_function(self.module)
-        if TOPOLOGY not in main.attributes:
-            raise OpError(main, "has no topology, which names the meshes of its fragments")
-        return main
+        mapped = {
+            name: function
+            for name, function in self._functions.items()
+            if TOPOLOGY in function.attributes and '"private"' not in str(function.attributes.get("sym_visibility"))
+        }
+        if "main" not in mapped and len(mapped) != 1:
+            names = ", ".join(mapped) or "none"
+            raise MeshError(f"<module>: error: expected a function 'main', or only one, with a topology of meshes, found {names}")
+        return mapped["main"] if "main" in mapped else next(iter(mapped.values()))
 
     @cached_property
     def meshes(self) -> dict[str, ir.Attribute]:
@@ -107,14 +115,14 @@ class MappedProgram:
 
     @cached_property
     def groups(self) -> dict[str, int]:
-        """The meshes in use, numbered. Raises OpError if they have different shapes."""
+        """The meshes in use, numbered. Raises OpError if they have different numbers of devices."""
         used = {kind.mesh for kind in map(MeshTensor.of, _types(self.module)) if kind is not None}
         names = [name for name in self.meshes if name in used] or list(self.meshes)[:1]
         for name in names[1:]:
-            if self.meshes[name] != self.meshes[names[0]]:
+            if _size(self.meshes[name]) != _size(self.meshes[names[0]]):
                 pair = " and ".join(f"'{each}' is {self.meshes[each]}" for each in (names[0], name))
-                hint = "give each stage a mesh with the same axes"
-                raise OpError(self.main, f"is mapped to meshes of different shapes: {pair}", hint)
+                hint = "give each stage as many devices"
+                raise OpError(self.main, f"is mapped to meshes of different numbers of devices: {pair}", hint)
         return {name: number for number, name in enumerate(names)}
 
     @cached_property
@@ -150,8 +158,7 @@ class MappedProgram:
 
     @cached_property
     def _modules(self) -> FragmentModules:
-        mesh = self.meshes[next(iter(self.groups))]
-        return FragmentModules(self.module, mesh, [each for each in self._functions.values() if each != self.main])
+        return FragmentModules(self.module, [each for each in self._functions.values() if each != self.main])
 
     def _kind(self, op: ir.Operation, kind: ir.Type, sharding: ir.Attribute | None = None) -> MeshTensor:
         """The fields of a type, with a sharding for one that has none; a tensor that is on no mesh has none's name."""
@@ -189,10 +196,11 @@ class MappedProgram:
         wanted, given = (_listed(op, name) for name in ("in_shardings", "out_shardings"))
         inputs = [replace(kind, sharding=wanted.get(number, kind.sharding)) for number, (_, kind) in enumerate(held)]
         outputs = [self._kind(op, result.type, given.get(number)) for number, result in enumerate(op.results)]
-        group = self.groups.get(ir.StringAttr(op.attributes["mesh_name"]).value, 0)
+        mesh = ir.StringAttr(op.attributes["mesh_name"]).value
+        group = self.groups.get(mesh, 0)
         slots = [self._new(group) for _ in outputs]
         with op.location:
-            module = self._modules.write(body, inputs, outputs)
+            module = self._modules.write(body, self.meshes[mesh], inputs, outputs)
         self.steps.append(Execution(Label.of(op), group, module, tuple(slot for slot, _ in held), tuple(slots)))
         self._held.update(zip(op.results, map(_Held, slots, outputs), strict=True))
 
@@ -235,7 +243,8 @@ class MappedProgram:
         if any(isinstance(step, Execution) and slot in step.outputs for step in self.steps):
             return slot
         returned = self._new(slot.group)
-        module = self._modules.write(None, [held.kind], [held.kind])
+        mesh = next(name for name, group in self.groups.items() if group == slot.group)
+        module = self._modules.write(None, self.meshes[mesh], [held.kind], [held.kind])
         self.steps.append(Execution(None, slot.group, module, (slot,), (returned,)))
         return returned
 
@@ -260,6 +269,11 @@ def _types(module: ir.Module) -> Iterator[ir.Type]:
         yield from (result.type for result in op.results)
         if op.name == "func.func":
             yield from function_type(op).inputs
+
+
+def _size(mesh: ir.Attribute) -> int:
+    """The number of devices of a `#sdy.mesh`."""
+    return prod(sdy.MeshAxisAttr(axis).size for axis in sdy.MeshAttr(mesh).axes)
 
 
 def _callee(op: ir.Operation) -> str:

@@ -73,9 +73,11 @@ def tasks_of(labels: Sequence[Label | None]) -> list[Task | None]:
 
 
 def schedule_of(orders: Sequence[Sequence[Task]]) -> Schedule | None:
-    """The schedule with these tasks of each group of devices, in order. The backward pass of a stage may be missing, as that of the
-    last one, which goes backward in its forward pass. None if there is no such schedule: stages are not on the groups in turn, or
-    one computes a microbatch twice, or not at all."""
+    """The schedule with these tasks of each group of devices, in order.
+
+    The backward pass of a stage may be missing, as that of the last one, which goes backward in its forward pass. None if there
+    is no such schedule: stages are not on the groups in turn, or one computes a microbatch twice, or not at all.
+    """
     groups, tasks = len(orders), [task for order in orders for task in order]
     present = set(tasks)
     if not tasks or len(present) < len(tasks):

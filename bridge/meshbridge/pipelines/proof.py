@@ -57,13 +57,14 @@ class Proof(Tabular):
         return json.dumps({"equal": self.equal, "verdicts": verdicts}, indent=2)
 
 
-def verify(pipeline: StagedPipeline, *, seed: int = 0, memory: float = MEMORY) -> Proof:
+def verify(pipeline: StagedPipeline, *, source: ir.Module | None = None, seed: int = 0, memory: float = MEMORY) -> Proof:
     """Evaluates the source, its fragments in the order of the schedule, and each fragment on the devices of its stage.
 
-    `memory` is in gigabytes. Raises MeshError for a program that has no exact evaluation.
+    `source` is by default that of the pipeline; it may be of another context. `memory` is in gigabytes. Raises MeshError for a
+    program that has no exact evaluation.
     """
     with pipeline.source.module.context:
-        composition = verify_programs(pipeline.source.module, compose(pipeline), seed=seed, memory=memory)
+        composition = verify_programs(source or pipeline.source.module, compose(pipeline), seed=seed, memory=memory)
         fragments = {}
         for fragment in pipeline.plan.fragments:
             source, partitioned = copy_module(fragment.module), pipeline.partitioned(fragment, "mesh").module

@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshbridge.ir.mlir import ir
+from meshbridge.ir.mlir import OpError, find, ir, mpmd
 from meshbridge.ir.passes import Pass, register
 from meshbridge.read import formats
+
+_OF_PIPELINES = tuple(
+    kind.OPERATION_NAME for kind in vars(mpmd).values() if getattr(kind, "OPERATION_NAME", "").startswith("mpmd.")
+)
+"""The ops of Shardy's MPMD dialect."""
 
 
 @register
@@ -27,7 +32,10 @@ class ImportShardings(Pass):
     name: ClassVar[str] = "import-shardings"
 
     def run(self, module: ir.Module) -> None:
-        """Raises OpError for a sharding that contradicts itself or the program."""
+        """Raises OpError for a sharding that contradicts itself or the program, and for a program on several meshes."""
+        if of_pipelines := find(module.operation, _OF_PIPELINES):
+            hint = "report, run and verify take programs that are mapped to meshes, others with --stages (docs/pipelines.md)"
+            raise OpError(of_pipelines[0], "is of a pipeline on several meshes, expected a program on one", hint)
         notation = formats.find_notation(module)
         if notation is not None:
             notation.to_mesh(module)

@@ -16,9 +16,10 @@ from meshbridge.ir.mlir import MeshError
 from meshbridge.lowering.plain_stablehlo import check_version
 from meshbridge.machines.compile_target import NO_DEVICE
 from meshbridge.machines.target import has_topology
+from meshbridge.pipelines.mpmd_reader import is_mapped
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
-from meshbridge.reports import By, partition_and_report, partition_and_suggest
+from meshbridge.reports import By, Report, partition_and_report, partition_and_suggest
 from meshbridge.reports.symbolic import formulas
 from meshbridge.resharding.notation import parse_mesh
 from meshbridge.resharding.plan import DEFAULTS, PlanOptions
@@ -54,6 +55,7 @@ def _add_partition(parser: console.Parser) -> None:
     parser.add_argument("--timing", action="store_true", help="print on standard error how long each pass took")
     parser.add_argument("--report", action="store_true", help="say what the program communicates, and why, beside the output")
     parser.add_argument("--json", action="store_true", help="the report for programs instead of people")
+    pipeline_commands.add_options(parser)
     parser.set_defaults(command=partition)
 
 
@@ -136,7 +138,8 @@ def _add_options(parser: console.Parser, *names: str) -> None:
     choices = pipeline.option_choices()
     for name in names:
         flag, default = _flag(name), pipeline.DEFAULTS.written(name)
-        parser.add_argument(flag, choices=choices[name], default=default, help=f"{_HELP[name]} (default: {default})")
+        written = (*choices[name], pipeline_commands.MPMD) if name == "emit" else choices[name]
+        parser.add_argument(flag, choices=written, default=default, help=f"{_HELP[name]} (default: {default})")
 
 
 def _add_machine(parser: console.Parser) -> None:
@@ -180,6 +183,8 @@ _DONE = "on a program that is partitioned already"
 
 def partition(options: argparse.Namespace) -> int:
     """`meshbridge partition IN -o OUT`."""
+    if pipeline_commands.is_asked("meshbridge partition", options) or options.emit == pipeline_commands.MPMD:
+        return pipeline_commands.partition(options)
     useless = _USELESS[options.emit] | ({} if options.report else {"--json": "without --report"})
     is_plain = options.stablehlo_version is not None
     useless |= {"--replica-groups": f"with {_VERSION}, which lists devices"} if is_plain else {"--ops": f"without {_VERSION}"}
@@ -293,8 +298,10 @@ def run(options: argparse.Namespace) -> int:
     arguments.set_defaults(options, seed=0, tolerance=TOLERANCE, devices=arguments.DEVICES)
     arguments.make_devices(options.devices)
     program = arguments.read_for_cpu(options)
-    from meshbridge.tools import inputs, trial  # import JAX, which reads the number of devices at its start
+    from meshbridge.tools import inputs, mapped_trial, trial  # import JAX, which reads the number of devices at its start
 
+    if is_mapped(program.module):
+        return mapped_trial.run(options, program)
     with (
         files.about(files.display_name(options.input), program.format.wording),
         inputs.for_module(program, options.inputs) as options.inputs,
@@ -403,19 +410,10 @@ def report(options: argparse.Namespace) -> int:
     with progress.shown((_READING, *_stage_steps(how), *trying), quiet=options.quiet) as steps:
         program = _read_for_platform(options)
         steps.done(_READING)
-        with files.about(files.display_name(options.input), program.format.wording):
-            program = arguments.local_program(program, options)
-            _refuse_partitioned(
-                program, options, "resharding", "memory_limit", "inside", *(() if is_placed else ("machine", "compiler_options"))
-            )
-            graph = None if options.model_explorer is None else model_explorer.ExplorerGraph.read(program.module)
-            observe, tokens = _on_stage(steps), options.tokens
-            if options.suggest is None:
-                figures, _ = partition_and_report(program.module, how, tokens=tokens, on_stage=observe)
-            else:
-                figures, _ = partition_and_suggest(
-                    program.module, how, options.suggest, tokens=tokens, on_stage=observe, on_progress=steps.part
-                )
+        reported = None if is_mapped(program.module) else _report_on_one(program, options, how, steps)
+    if reported is None:
+        return pipeline_commands.report(options, program)
+    figures, graph = reported
     if options.perfetto is not None:
         files.write_bytes(options.perfetto, figures.perfetto().encode())
     if options.html is not None:
@@ -424,6 +422,27 @@ def report(options: argparse.Namespace) -> int:
         files.write_bytes(options.model_explorer, model_explorer.node_data(graph, figures.collectives).encode())
     console.say(figures.to_json() if options.json else figures.table(options.by or "collective"))
     return 0
+
+
+def _report_on_one(
+    program: Program, options: argparse.Namespace, how: pipeline.Options, steps: progress.WorkSteps
+) -> tuple[Report, model_explorer.ExplorerGraph | None]:
+    """The report on a program for one mesh, and its graph if node data are asked for."""
+    with files.about(files.display_name(options.input), program.format.wording):
+        program = arguments.local_program(program, options)
+        is_placed = has_topology(options.machine)
+        _refuse_partitioned(
+            program, options, "resharding", "memory_limit", "inside", *(() if is_placed else ("machine", "compiler_options"))
+        )
+        graph = None if options.model_explorer is None else model_explorer.ExplorerGraph.read(program.module)
+        observe, tokens = _on_stage(steps), options.tokens
+        if options.suggest is None:
+            figures, _ = partition_and_report(program.module, how, tokens=tokens, on_stage=observe)
+        else:
+            figures, _ = partition_and_suggest(
+                program.module, how, options.suggest, tokens=tokens, on_stage=observe, on_progress=steps.part
+            )
+    return figures, graph
 
 
 def reshard(options: argparse.Namespace) -> int:

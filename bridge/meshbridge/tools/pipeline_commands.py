@@ -1,19 +1,23 @@
-"""`meshbridge report --stages`, `verify --stages` and `search --stages`: programs that are cut into pipelines."""
+"""Programs that are cut into pipelines (`--stages` of `partition`, `report`, `verify` and `search`), or are pipelines already."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 
 from meshbridge import pipeline, progress
 from meshbridge.dialect.module_mesh import is_partitioned
-from meshbridge.ir.mlir import MeshError
+from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.pipelines import prediction, proof
 from meshbridge.pipelines.build import StagedPipeline, build
 from meshbridge.pipelines.candidates import BatchSymbols, StageRequest
+from meshbridge.pipelines.mapped import read_mapped
+from meshbridge.pipelines.mpmd_reader import is_mapped
+from meshbridge.pipelines.mpmd_writer import write
 from meshbridge.pipelines.schedules import NAMES
 from meshbridge.pipelines.stage_search import OWN_COUNT, search_stages
-from meshbridge.read import files
+from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
 from meshbridge.tools import arguments, console
 
@@ -36,10 +40,40 @@ def is_asked(command: str, options: argparse.Namespace) -> bool:
     return options.stages is not None
 
 
+MPMD = "mpmd"
+"""The form of `meshbridge partition` for pipelines: a program of Shardy's MPMD dialect that is mapped to meshes."""
+
+_PARTITION_OF_ONE = ("replica_groups", "stablehlo_version", "ops", "timing", "report", "json", "local")
+"""The options of `meshbridge partition` that need one program."""
+
+
+def partition(options: argparse.Namespace) -> int:
+    """`meshbridge partition IN --stages N --emit mpmd -o OUT`."""
+    command = "meshbridge partition"
+    if options.stages is None:
+        raise console.UsageError(f"{command}: error: --emit {MPMD} needs --stages N, the number of groups of devices")
+    if options.emit != MPMD:
+        raise console.UsageError(f"{command}: error: --stages has no effect with --emit {options.emit}, expected --emit {MPMD}")
+    defaults = pipeline.DEFAULTS.all_written()
+    given = {_flag(name): getattr(options, name) not in (defaults.get(name), None, False) for name in _PARTITION_OF_ONE}
+    console.refuse_ignored(command, dict.fromkeys(given, "with --stages"), given)
+    how = pipeline.Options.of(emit="local", **{name: getattr(options, name) for name in _PLANNED})
+    program = console.read_program(options.input, options.dims)
+    with files.about(files.display_name(options.input), program.format.wording):
+        program = formats.choose_platform(program, options.platform)
+        written = Program(write(_built(program, how, options)), formats.TEXT)
+    files.write_bytes(options.output, formats.choose(written, options.output).serialize())
+    return 0
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def report(options: argparse.Namespace, program: Program) -> int:
-    """`meshbridge report IN --stages N`."""
-    given = {f"--{name.replace('_', '-')}": getattr(options, name) for name in _REPORT_OF_ONE}
-    console.refuse_ignored("meshbridge report", dict.fromkeys(given, "with --stages"), given)
+    """`meshbridge report IN` of a program that is cut, or mapped to meshes."""
+    given = {_flag(name): getattr(options, name) for name in _REPORT_OF_ONE}
+    console.refuse_ignored("meshbridge report", dict.fromkeys(given, _of_one(options)), given)
     console.refuse_outputs("meshbridge report", {"--html": options.html})
     how = pipeline.Options.of(emit="mesh", **{name: getattr(options, name) for name in _PLANNED})
     with files.about(files.display_name(options.input), program.format.wording):
@@ -50,14 +84,23 @@ def report(options: argparse.Namespace, program: Program) -> int:
     return 0
 
 
-def verify(options: argparse.Namespace, program: Program) -> int:
-    """`meshbridge verify IN --stages N`; returns 0 if the pipeline is equal to the program, 1 if they differ."""
-    given = {"PARTITIONED": options.partitioned, "--after-each-pass": options.after_each_pass, "--local": options.local}
-    console.refuse_ignored("meshbridge verify", dict.fromkeys(given, "with --stages"), given)
-    with files.about(files.display_name(options.input), program.format.wording):
-        found = proof.verify(
-            _built(program, pipeline.Options.of(emit="local"), options), seed=options.seed, memory=options.memory
-        )
+def _of_one(options: argparse.Namespace) -> str:
+    """Why an option that needs one program has no effect."""
+    return "on a program that is mapped to meshes" if options.stages is None else "with --stages"
+
+
+def verify(options: argparse.Namespace, program: Program, source: ir.Module | None = None) -> int:
+    """`meshbridge verify IN` of a program that is cut, or that is mapped to meshes, perhaps beside its `source`; returns 0 if the
+    pipeline is equal to the source, 1 if they differ."""
+    given = {"--after-each-pass": options.after_each_pass, "--local": options.local}
+    given |= {} if options.stages is None else {"PARTITIONED": options.partitioned}
+    console.refuse_ignored("meshbridge verify", dict.fromkeys(given, _of_one(options)), given)
+    with files.about(files.display_name(options.partitioned or options.input), program.format.wording):
+        how = pipeline.Options.of(emit="local")
+        built = _built(program, how, options)
+        if source is not None and is_mapped(source):
+            source = read_mapped(replace(program, module=source), how).source.module
+        found = proof.verify(built, source=source, seed=options.seed, memory=options.memory)
     console.say(found.to_json() if options.json else found.table())
     return 0 if found.equal else 1
 
@@ -137,6 +180,10 @@ def search(options: argparse.Namespace) -> int:
 
 
 def _built(program: Program, how: pipeline.Options, options: argparse.Namespace) -> StagedPipeline:
+    if is_mapped(program.module):
+        if options.stages is not None:
+            raise MeshError("error: --stages has no effect on a program that is mapped to meshes already")
+        return read_mapped(program, how)
     if is_partitioned(program.module):
         raise MeshError("error: --stages has no effect on a program that is partitioned already")
     return build(program, how, options.stages, options.schedule or "1f1b")

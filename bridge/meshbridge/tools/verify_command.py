@@ -8,6 +8,7 @@ from meshbridge import partitioning, progress
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir.mlir import ir
 from meshbridge.lowering.local_program import annotate_local_program, shardings_between, speaks_of_devices
+from meshbridge.pipelines.mpmd_reader import is_mapped
 from meshbridge.read import files, formats
 from meshbridge.tools import arguments, console, pass_verdicts, pipeline_commands
 from meshbridge.verification.verdict import MEMORY, Verdict, verify
@@ -44,17 +45,25 @@ def run(options: argparse.Namespace) -> int:
     with progress.shown((_READING, _PARTITIONING, _VERIFYING), quiet=options.quiet) as steps:
         source = _read_source(options)
         steps.done(_READING)
-        if options.partitioned is None:
-            partitioned = formats.copy_module(source)
-            with files.about(files.display_name(options.input)):
-                partitioning.partition_module(partitioned)
-        else:
-            partitioned = _read_partitioned(source, options)
-        steps.done(_PARTITIONING)
-        with files.about(files.display_name(options.partitioned or options.input)):
-            verdict = verify(source, partitioned, seed=options.seed, memory=options.memory, on_progress=steps.part)
+        given = source if options.partitioned is None else _read_partitioned(source, options)
+        verdict = None if is_mapped(given) else _verify_one(source, given, options, steps)
+    if verdict is None:
+        alone = options.partitioned is None
+        return pipeline_commands.verify(options, formats.Program(given, formats.TEXT), None if alone else source)
     console.say(verdict.to_json() if options.json else verdict.table())
     return 0 if verdict.equal else 1
+
+
+def _verify_one(source: ir.Module, given: ir.Module, options: argparse.Namespace, steps: progress.WorkSteps) -> Verdict:
+    """Compares a program for one mesh with its source; with one that is partitioned here if both are the same."""
+    partitioned = given
+    if options.partitioned is None:
+        partitioned = formats.copy_module(source)
+        with files.about(files.display_name(options.input)):
+            partitioning.partition_module(partitioned)
+    steps.done(_PARTITIONING)
+    with files.about(files.display_name(options.partitioned or options.input)):
+        return verify(source, partitioned, seed=options.seed, memory=options.memory, on_progress=steps.part)
 
 
 def _shardings(options: argparse.Namespace) -> dict[str, str | None]:
