@@ -248,7 +248,7 @@ REFUSED = {
     ),
     "a part of another form": (
         PROGRAMS["a loop"].replace(f"%a: {ONE}", f"%a: {ONE} {{meshbridge.part = array<i64: 1>}}"),
-        r"has attributes 'meshbridge.part' of another form, expected 3 numbers",
+        r"has attributes 'meshbridge.part' of another form, expected the number, the position",
     ),
 }
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import export
 
@@ -36,6 +38,50 @@ def test_proves(program: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[:2] == ["the composition of fragments: equal", "fragment pre0: equal"]
     assert cli.main(["verify", program, "--stages", "2", "--schedule", "zero-bubble", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["equal"]
+
+
+@pytest.fixture(scope="module")
+def mapped(program: str) -> str:
+    """The step as a program of Shardy's MPMD dialect."""
+    path = str(Path(program).with_name("pipeline.mlir"))
+    assert cli.main(["partition", program, "--stages", "2", "--schedule", "zero-bubble", "--emit", "mpmd", "-o", path]) == 0
+    return path
+
+
+def test_reports_a_mapped_program(mapped: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["report", mapped]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("schedule zero-bubble: 4 microbatches, 1 device for each of 2 stages, machine neutral\n")
+    assert cli.main(["report", mapped, "--machine", "v5p:2x1x1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["seconds"] > 0
+
+
+def test_proves_a_mapped_program(program: str, mapped: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["verify", program, mapped]) == 0
+    assert capsys.readouterr().out.startswith("the composition of fragments: equal\nfragment pre0: equal\n")
+    assert cli.main(["verify", mapped, mapped, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["equal"]
+    other = Path(mapped).with_name("other.mlir")
+    other.write_text(Path(mapped).read_text().replace("stablehlo.tanh", "stablehlo.sine"))
+    assert cli.main(["verify", program, str(other)]) == 1
+    assert capsys.readouterr().out.startswith("the composition of fragments: different")
+
+
+def test_runs_a_mapped_program(mapped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outputs = str(tmp_path / "outputs.npz")
+    assert cli.main(["run", mapped, "--check", "--outputs", outputs]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("result 0: float32[8]")
+    assert lines[-1].startswith("largest difference from the unsharded run: absolute ")
+    assert len(np.load(outputs).files) == len(lines) - 1
+
+
+def test_names_the_line_of_what_it_does_not_read(mapped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "host.mlir"
+    text = Path(mapped).read_text()
+    path.write_text(text.replace('"mesh1", tensor<f32>', '"mesh1", tensor<f32>, memory_kind="pinned_host"'))
+    assert cli.main(["report", str(path)]) == 1
+    assert re.match(rf"{path}:\d+:\d+: error: .*in memory of kind 'pinned_host'", capsys.readouterr().err)
 
 
 def test_searches(program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,6 +116,15 @@ def test_searches(program: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
         ("search IN --machine v5p:2x1x1 --stages 2 --schedules fast", "expected some of gpipe, 1f1b, interleaved, zero-bubble"),
         ("search IN --machine v5p:2x1x1 --stages 2 --microbatches 4", "as in m*b=32, found '4'"),
         ("search IN --machine v5p:2x1x1 --stages none", "expected"),
+        ("partition IN --stages 2", "--stages has no effect with --emit exported, expected --emit mpmd"),
+        ("partition IN --emit mpmd", "--emit mpmd needs --stages N"),
+        ("partition IN --stages 2 --emit mpmd --report", "--report has no effect with --stages"),
+        ("partition IN --stages 2 --emit mpmd --replica-groups dense", "--replica-groups has no effect with --stages"),
+        ("report MAPPED --stages 2", "--stages has no effect on a program that is mapped to meshes already"),
+        ("report MAPPED --suggest 2", "--suggest has no effect on a program that is mapped to meshes"),
+        ("verify MAPPED --local", "--local has no effect on a program that is mapped to meshes"),
+        ("run MAPPED --local", "--local has no effect on a program that is mapped to meshes"),
+        ("partition MAPPED -o OUT", "'mpmd.fragment' op is of a pipeline on several meshes, expected a program on one"),
         ("report IN --schedule 1f1b", "--schedule has no effect without --stages"),
         ("verify IN --schedule 1f1b", "--schedule has no effect without --stages"),
         ("report IN --stages 2 --symbolic", "--symbolic has no effect with --stages"),
@@ -79,9 +134,10 @@ def test_searches(program: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
         ("report IN --stages none", "expected"),
     ],
 )
-def test_refuses(line: str, text: str, program: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refuses(line: str, text: str, program: str, mapped: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = {"IN": program, "MAPPED": mapped}
     try:
-        status = cli.main([program if word == "IN" else word for word in line.split()])
+        status = cli.main([given.get(word, word) for word in line.split()])
     except SystemExit as end:
         status = int(end.code or 0)
     assert status

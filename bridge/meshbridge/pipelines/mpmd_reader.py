@@ -32,6 +32,7 @@ from meshbridge.pipelines.mpmd_types import (
     UNASSIGN,
     MeshTensor,
     meshes_of,
+    part_of,
 )
 from meshbridge.pipelines.plan import Slot
 from meshbridge.pipelines.stacks import Part, Stacks
@@ -134,11 +135,11 @@ class MappedProgram:
         said = entries(self.main, side)
         if not any(PART in entry for entry in said):
             return tuple(map(Part, range(len(said))))
-        numbers = [list(ir.DenseI64ArrayAttr(entry[PART])) if PART in entry else [] for entry in said]
-        if any(len(each) != len(Part._fields) for each in numbers):
-            expected = f"expected {len(Part._fields)} numbers for each argument and each result"
+        parts = [part for part in (part_of(entry.get(PART)) for entry in said) if part is not None]
+        if len(parts) < len(said):
+            expected = "expected the number, the position and the bounds of each argument and result"
             raise OpError(self.main, f"has attributes '{PART}' of another form, {expected}")
-        return tuple(Part(*each) for each in numbers)
+        return tuple(parts)
 
     @cached_property
     def donated(self) -> frozenset[int]:

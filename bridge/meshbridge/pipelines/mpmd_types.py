@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshbridge.ir.mlir import ir, mpmd
+from meshbridge.pipelines.stacks import Part
 
 FRAGMENT, FRAGMENT_CALL, TRANSFER, RETURN = "mpmd.fragment", "mpmd.fragment_call", "mpmd.transfer", "mpmd.return"
 
@@ -29,7 +30,8 @@ KEEPS, DROPS = "split_keep_transferred", "split_drop_transferred"
 """The attributes of the two halves of a backward pass: what earlier stages wait for, and the rest."""
 
 PART = "meshbridge.part"
-"""The attribute of an argument or result that is a part of a stack of layers: the fields of its `Part`."""
+"""The attribute of each argument and result, if some are parts of stacks of layers: the number of the step's argument or result,
+the position of the part, and where parts begin and end."""
 
 _QUOTED = r'"((?:[^"\\]|\\.)*)"'
 _MESH_TENSOR = re.compile(
@@ -77,6 +79,18 @@ def meshes_of(topology: ir.Attribute) -> dict[str, ir.Attribute]:
     """The meshes of a topology by name, each a `#sdy.mesh`."""
     found = _NAMED_MESH.findall(str(topology))
     return {name: ir.Attribute.parse(f"#sdy.mesh{mesh}", topology.context) for name, mesh in found}
+
+
+def part_attr(part: Part) -> ir.Attribute:
+    """The value of PART. Needs a current context."""
+    return ir.DenseI64ArrayAttr.get([part.number, part.position, *range(part.parts + 1)])
+
+
+def part_of(attribute: ir.Attribute | None) -> Part | None:
+    """The part that a value of PART names; None for none, and for one of another form."""
+    numbers = list(ir.DenseI64ArrayAttr(attribute)) if isinstance(attribute, ir.DenseI64ArrayAttr) else []
+    number, position, *bounds = numbers if len(numbers) > 3 else (0, 0)
+    return Part(number, position, len(bounds) - 1) if bounds == list(range(len(bounds))) and bounds else None
 
 
 def origin_attr(*origins: tuple[str, int]) -> ir.Attribute:

@@ -33,6 +33,7 @@ from meshbridge.pipelines.mpmd_types import (
     TRANSFER,
     MeshTensor,
     origin_attr,
+    part_attr,
     topology_attr,
 )
 from meshbridge.pipelines.plan import Call, Send, Slot
@@ -231,7 +232,7 @@ class _Writer:
             said: list[dict[str, ir.Attribute]] = [{} for _ in parts]
             for number, part in enumerate(parts):
                 if has_parts:
-                    said[number][PART] = ir.DenseI64ArrayAttr.get(list(part))
+                    said[number][PART] = part_attr(part)
                 if side == "arg_attrs" and number in self.pipeline.donated:
                     said[number][DONOR] = ir.BoolAttr.get(True)
             set_entries(main, side, said)

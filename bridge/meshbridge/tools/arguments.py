@@ -121,7 +121,10 @@ def local_program(program: Program, options: argparse.Namespace) -> Program:
     """With `--local`, makes one device's program a partitioned one, in place. Raises MeshError."""
     if options.local:
         from meshbridge.lowering.local_program import annotate_local_program, split_texts
+        from meshbridge.pipelines.mpmd_reader import is_mapped
 
+        if is_mapped(program.module):
+            raise MeshError("error: --local has no effect on a program that is mapped to meshes")
         formats.refuse_calling(program)
         annotate_local_program(program.module, split_texts(options.in_shardings), split_texts(options.out_shardings))
     return program
