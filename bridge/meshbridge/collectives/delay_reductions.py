@@ -13,6 +13,7 @@ from meshbridge.collectives.loop_accumulation import AccumulatingOp, accumulatin
 from meshbridge.collectives.reduce_scatter_reassociate import ReduceScatterReassociate
 from meshbridge.collectives.rewriter import MeshRewriter
 from meshbridge.collectives.stacked_collectives import move_stacked_collectives
+from meshbridge.cost.held import LARGEST_GROWTH, HeldPrice, Sent
 from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.builder import Builder, op_of, tensor
 from meshbridge.ir.elements import neutral, type_bytes
@@ -20,6 +21,7 @@ from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import rewriting
 from meshbridge.ir.uses import defining_op
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.ops.linear import is_widening
 
 
@@ -50,17 +52,18 @@ class DelayReductions(Pass):
     """
 
     name: ClassVar[str] = "delay-reductions"
-    growth: int = 2**28
+    growth: int = LARGEST_GROWTH
     """Bytes by which a carried value may grow on each device: the operand of a reduce-scatter is larger than its result by the
     size of its group.
 
-    Measured (`benchmarks.constants`): with 0, lstm sends 9,454 KB instead of 1,328. 2**28 is a bound on memory, not a
-    measurement."""
+    Measured (`benchmarks.constants`): with 0, lstm sends 9,454 KB instead of 1,328."""
+    target: CompileTarget | None = None
+    "The device whose price of held bytes counts (`cost/held.py`); without one `growth` alone does."
 
     def run(self, module: ir.Module) -> bool:
         with rewriting(MeshRewriter, module) as rewriter:
             changed = rewriter.apply((*AllReduceReassociate.patterns, *ReduceScatterReassociate.patterns))
-            return delay(rewriter, self.growth) or changed
+            return delay(rewriter, HeldPrice.of(self.target, self.growth)) or changed
 
 
 @dataclass(frozen=True)
@@ -94,28 +97,31 @@ class _Accumulation:
             count is not None and count * type_bytes(source) > type_bytes(self.type)
         )
 
+    def is_paid(self, price: HeldPrice, rewriter: MeshRewriter) -> bool:
+        """True if communicating after the loop saves what the larger accumulated value costs."""
+        sent = Sent.by(self.collective, rewriter.meshes)
+        widening = type_bytes(self.type) / type_bytes(self.collective.operands[0].type)
+        growth = type_bytes(self.type) - type_bytes(self.loop.results[self.number].type)
+        return price.is_paid(growth, sent.times(trip_count(self.loop)), sent.times(1, widening))
 
-def delay(rewriter: MeshRewriter, growth: int) -> bool:
+
+def delay(rewriter: MeshRewriter, price: HeldPrice) -> bool:
     """Moves collectives of accumulated values after their loops; returns whether the program changed."""
     changed = False
     for loop in reversed(rewriter.loops):
         if trip_count(loop) not in (0, 1):
-            move_stacked_collectives(loop, rewriter, growth)
-            while _delay_from(loop, rewriter, growth):  # another collective may be before the moved one
+            move_stacked_collectives(loop, rewriter, price)
+            while _delay_from(loop, rewriter, price):  # another collective may be before the moved one
                 changed = True
     return changed
 
 
-def _delay_from(loop: ir.Operation, rewriter: MeshRewriter, growth: int) -> bool:
+def _delay_from(loop: ir.Operation, rewriter: MeshRewriter, price: HeldPrice) -> bool:
     """Moves the last collective of each value that `loop` accumulates after it; returns whether there was any."""
     accumulations = [
         accumulation for number in range(len(loop.results)) if (accumulation := _accumulation(loop, number, rewriter)) is not None
     ]
-    accumulations = [
-        accumulation
-        for accumulation in accumulations
-        if type_bytes(accumulation.type) - type_bytes(loop.results[accumulation.number].type) <= growth
-    ]
+    accumulations = [accumulation for accumulation in accumulations if accumulation.is_paid(price, rewriter)]
     for accumulation in accumulations:
         _move_after_loop(accumulation, rewriter)
     return bool(accumulations)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshbridge.analysis.trip_count import trip_count
+from meshbridge.cost.held import LARGEST_GROWTH, HeldPrice, Sent
+from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, ir, walk_all
 from meshbridge.ir.passes import Pass, register
+from meshbridge.ir.sharding import Mesh
 from meshbridge.ir.uses import LOOK_THROUGH, block_of, defining_op, unchanged_numbers
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.ops.traits import Trait, ops_with
 
 
@@ -34,13 +40,15 @@ class HoistCollectives(Pass):
     """
 
     name: ClassVar[str] = "hoist-collectives"
-    growth: int = 2**28
-    """Bytes by which the result of a collective may exceed its operand: this memory is held while the loop runs. A bound on
-    memory, not a measurement."""
+    growth: int = LARGEST_GROWTH
+    "Bytes by which the result of a collective may exceed its operand: this memory is held while the loop runs."
+    target: CompileTarget | None = None
+    "The device whose price of held bytes counts (`cost/held.py`); without one `growth` alone does."
 
     def run(self, module: ir.Module) -> bool:
         with module.context:
-            return hoist([op for op in walk_all(module) if op.name == "stablehlo.while"], self.growth)
+            loops = [op for op in walk_all(module) if op.name == "stablehlo.while"]
+            return hoist(loops, declared_meshes(module.body), HeldPrice.of(self.target, self.growth))
 
 
 _COLLECTIVES = ops_with(Trait.COLLECTIVE, dialect="mesh")
@@ -49,16 +57,16 @@ LOCAL = ops_with(Trait.FUSIBLE, Trait.FREE, Trait.ALIASING)
 """Operations that move along with a collective that needs them: they run on one device and take hardly any time."""
 
 
-def hoist(loops: list[ir.Operation], growth: int) -> bool:
+def hoist(loops: list[ir.Operation], meshes: Mapping[str, Mesh], price: HeldPrice) -> bool:
     """Moves collectives out of `loops`, which are listed outer ones first; returns whether the program changed."""
     changed = False
     for loop in reversed(loops):  # inner ones first: their collectives may leave the outer loops too
         for region in loop.regions:
-            changed |= _hoist(loop, region.blocks[0], growth)
+            changed |= _hoist(loop, region.blocks[0], meshes, price)
     return changed
 
 
-def _hoist(loop: ir.Operation, block: ir.Block, growth: int) -> bool:
+def _hoist(loop: ir.Operation, block: ir.Block, meshes: Mapping[str, Mesh], price: HeldPrice) -> bool:
     """Moves collectives out of `block`, the condition or the body of `loop`."""
     changed = False
     initial = carried_unchanged(loop, block)
@@ -67,7 +75,7 @@ def _hoist(loop: ir.Operation, block: ir.Block, growth: int) -> bool:
     for view in list(block.operations):
         op = view.operation
         invariant = not any(operand in varying for operand in op.operands)
-        if invariant and op.name in _COLLECTIVES and _growth(op) <= growth:
+        if invariant and op.name in _COLLECTIVES and _is_paid(op, loop, meshes, price):
             _move_out(op, loop, initial, pending)
             changed = True
         elif invariant and op.name in _MOVABLE:
@@ -77,9 +85,11 @@ def _hoist(loop: ir.Operation, block: ir.Block, growth: int) -> bool:
     return changed
 
 
-def _growth(op: ir.Operation) -> float:
-    """Bytes by which the result is larger than the operand."""
-    return tensor_bytes(op.results[0]) - tensor_bytes(op.operands[0])
+def _is_paid(op: ir.Operation, loop: ir.Operation, meshes: Mapping[str, Mesh], price: HeldPrice) -> bool:
+    """Whether communicating once, before the loop, saves what it costs to hold the bytes by which the result is larger than the
+    operand."""
+    sent = Sent.by(op, meshes)
+    return price.is_paid(tensor_bytes(op.results[0]) - tensor_bytes(op.operands[0]), sent.times(trip_count(loop)), sent)
 
 
 def carried_unchanged(loop: ir.Operation, block: ir.Block) -> dict[ir.Value, ir.Value]:

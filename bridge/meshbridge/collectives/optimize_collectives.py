@@ -19,6 +19,7 @@ from meshbridge.collectives.merge_permutes import merge
 from meshbridge.collectives.reduce_scatter_reassociate import ReduceScatterReassociate
 from meshbridge.collectives.reduce_scatter_redirect import ReduceScatterRedirect
 from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter
+from meshbridge.cost.held import LARGEST_GROWTH, HeldPrice
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import rewriting
@@ -60,8 +61,8 @@ class OptimizeCollectives(Pass):
     combine: int = 2**16
     "Largest buffer, in bytes, for combined small collectives; see `combine-collectives`."
     target: CompileTarget = BYTES_TARGET
-    "The target whose time `merge-permutes` minimizes."
-    growth: int = 2**28
+    "The target whose time `merge-permutes` minimizes, and whose price of held bytes counts."
+    growth: int = LARGEST_GROWTH
     "Bytes by which loop-carried memory may grow per moved collective; see `delay-reductions`, `hoist-collectives`."
 
     def run(self, module: ir.Module) -> bool:
@@ -77,6 +78,7 @@ class OptimizeCollectives(Pass):
     def _move_out_of_loops(self, rewriter: MeshRewriter) -> bool:
         """Moves collectives before and after loops, where they may be combined with others."""
         rewriter.finish()
-        changed = hoist(rewriter.loops, self.growth)
-        changed |= delay(rewriter, self.growth)
+        price = HeldPrice.of(self.target, self.growth)
+        changed = hoist(rewriter.loops, rewriter.meshes, price)
+        changed |= delay(rewriter, price)
         return changed and (rewriter.apply(PATTERNS) or changed)

@@ -17,13 +17,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshbridge.analysis.known_values import is_splat
-from meshbridge.analysis.trip_count import counted_loop
+from meshbridge.analysis.trip_count import counted_loop, trip_count
 from meshbridge.collectives.loop_accumulation import accumulating_op, is_yielded, kind_of, source_of
 from meshbridge.collectives.rewriter import CONSTANTS, DIM_ATTRIBUTES, ELEMENTWISE, MeshRewriter
+from meshbridge.cost.held import HeldPrice, Sent
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.builder import Builder, op_of, tensor
-from meshbridge.ir.elements import type_bytes
+from meshbridge.ir.elements import element_bytes, type_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.uses import defining_name, defining_op
 from meshbridge.ops.linear import fills_rows, is_reshape, is_widening
@@ -57,16 +58,28 @@ class _Stack:
         return tensor([self.rows, *shape_of(type_)], element_of(type_))
 
 
-def move_stacked_collectives(loop: ir.Operation, rewriter: MeshRewriter, growth: int) -> None:
-    """Moves collectives of the rows of stacks after `loop`, if an outer loop sums the stacks."""
+def move_stacked_collectives(loop: ir.Operation, rewriter: MeshRewriter, price: HeldPrice) -> None:
+    """Moves collectives of the rows of stacks after `loop`, if an outer loop sums the stacks, and if communicating their sum saves
+    what the larger stacks cost."""
     for number in range(len(loop.results)):
         stack = loop.results[number]
         if not isinstance(stack.type, ir.RankedTensorType):
             continue
-        most = type_bytes(stack.type) + growth
-        if _is_added_up(stack, rewriter):
-            while (candidate := _stack(loop, number, rewriter)) is not None and type_bytes(candidate.type) <= most:
-                _move_after_loop(candidate, rewriter)
+        stored, summed = type_bytes(stack.type), _sum_of(stack, rewriter)
+        while summed is not None and (candidate := _stack(loop, number, rewriter)) is not None:
+            if not _is_paid(candidate, stored, summed, price, rewriter):
+                break
+            _move_after_loop(candidate, rewriter)
+
+
+def _is_paid(stack: _Stack, stored: float, summed: ir.Value, price: HeldPrice, rewriter: MeshRewriter) -> bool:
+    """Whether communicating the sum of stacks once, after both loops, saves what it costs to hold it, and the stack: before this
+    pass a stack takes `stored` bytes. Without a price the stack alone counts, which is bounded."""
+    sent, count = Sent.by(stack.collective, rewriter.meshes), trip_count(stack.loop.block.owner.operation)
+    widening = element_bytes(str(element_of(summed.type))) / element_bytes(str(element_of(stack.type)))
+    growth = (type_bytes(stack.type) - stored) * (1 + widening if price.byte else 1)
+    before = sent.times(None if count is None else count * stack.rows)
+    return price.is_paid(growth, before, Sent(sent.wire_bytes * stack.rows * widening, 1))
 
 
 def _stack(loop: ir.Operation, number: int, rewriter: MeshRewriter) -> _Stack | None:
@@ -101,16 +114,16 @@ def _follows(index: ir.Value, counter: ir.Value) -> bool:
     return True
 
 
-def _is_added_up(stack: ir.Value, rewriter: MeshRewriter) -> bool:
-    """True if an enclosing loop sums `stack`, and does not use it in another way."""
+def _sum_of(stack: ir.Value, rewriter: MeshRewriter) -> ir.Value | None:
+    """The value in which an enclosing loop sums `stack`; None if it does not, or uses the stack in another way."""
     outer = op_of(stack).block.owner.operation
     if outer.name != "stablehlo.while":
-        return False
+        return None
     for number in range(len(outer.results)):
         join = accumulating_op(outer, number, rewriter)
         if join is not None and source_of(join.other, rewriter)[0] == stack:
-            return rewriter.uses(stack) == 1
-    return False
+            return join.other if rewriter.uses(stack) == 1 else None
+    return None
 
 
 def _move_after_loop(stacked: _Stack, rewriter: MeshRewriter) -> None:

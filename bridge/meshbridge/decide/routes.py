@@ -27,17 +27,6 @@ differently.
 Measured (`benchmarks.constants`): without it llama_scan_fsdp sends 25,522 KB instead of 22,573. Unfolded, gpt12 (more nodes)
 takes a fifth longer and sends as much."""
 
-HELD = 20.0
-"""The factor on the price of memory of a tensor that loops carry unchanged, for each execution of the loops that read it, and for
-what it needs beyond what is stored anyway. By it a byte that is gathered before such an execution, and held through it, costs two
-sent ones: a forward and a backward pass gather each layer for themselves.
-
-Measured on 8 devices. `neutral`, without the factor: a step of low-rank adapters on a frozen llama needs 14.8 GB of temporaries
-instead of 3.6, and sends 10.2 GB instead of 20.1, which is what XLA with Shardy needs and sends; a llama that adds up the
-gradients of 4 microbatches needs 7.8 GB instead of 5.3, and sends 13.6 GB instead of 30.9; one with 32 layers 6.3 GB instead of
-5.2 for as many bytes. On H100s XLA:GPU models 347 ms instead of 333 for the microbatches, with 3.7 GB exposed instead of 0.7:
-gathers before a loop have nothing beside them."""
-
 SMALL = 10.0
 """A program is small if launching its kernels takes this many times longer than their work. The search of a small program is
 short, and is thorough on every machine.
@@ -207,7 +196,7 @@ def _memory_prices(graph: Graph, objective: Objective, *, is_small: bool) -> lis
     prices = [MemoryPrice(objective.memory * part) for part in lifetimes(graph)]
     for number, (origin, executions) in graph.invariant.items() if not is_small else ():
         stored = local_bytes(graph.tensors[origin], graph.mesh)
-        prices[number] = MemoryPrice(HELD * executions * prices[number].byte, stored)
+        prices[number] = MemoryPrice(objective.held * executions * prices[number].byte, stored)
     return prices
 
 

@@ -135,6 +135,9 @@ class Machine:
     aliased_gather_copy_bytes: float
     """From how many bytes on the compiler copies an all-gather whose result takes the buffer of an argument, and that argument
     before the step; infinite where it copies none."""
+    held_price: float | None = None
+    """What holding a byte costs while a loop runs once, in bytes sent; None where passes are bound by memory alone, and deciding
+    takes HELD_PRICE."""
     network: Link | None = None
     "Between slices, or nodes."
     chip: Link | None = None
@@ -256,6 +259,7 @@ _STEP_MAY_LACK: dict[str, type] = {
     "refines_constraints": bool,
     "copy_bandwidth": float,
     "aliased_gather_copy_bytes": float,
+    "held_price": float,
     "best": dict,
 }
 _MEMORY_KEYS: dict[str, type] = {"source": str, "bytes": int, "bandwidth": float}
@@ -359,7 +363,7 @@ def _read(path: Path, text: str) -> Machine:
     step = read["step"]
     _check(path, "step.", step, _STEP_KEYS, _STEP_MAY_LACK)
     _check_share(path, "step.efficiency", step["efficiency"])
-    for key in ("launch", "row_elements"):
+    for key in ("launch", "row_elements", "held_price"):
         if step.get(key, 0) < 0:
             raise MeshError(f"{path}: error: step.{key}: expected no negative number, found {step[key]!r}")
     _check_issued(path, "step.async_collectives", step["async_collectives"])
@@ -401,6 +405,7 @@ def _read(path: Path, text: str) -> Machine:
         step.get("refines_constraints", False),
         step.get("copy_bandwidth", inf),
         step.get("aliased_gather_copy_bytes", inf),
+        step.get("held_price"),
         links.get("network"),
         links.get("chip"),
         tuple(map(str, read.get("device_kinds", ()))),
