@@ -265,7 +265,7 @@ def _overlap(target: CompileTarget, machine: Machine) -> tuple[Pass, ...]:
     ahead: dict[str, tuple[Pass, ...]] = {
         "none": (),
         "offloaded": (PrefetchGathers(again=True, largest=HIDDEN_ASIDE),),
-        "all": (PrefetchGathers(),),
+        "all": (PrefetchGathers(target=target),),
     }
     prefetch = ahead[machine.collective_pipelining]
     matmul = CollectiveMatmul(target, whole=target.compiler_options == "best")

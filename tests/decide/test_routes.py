@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
 import meshbridge
+from meshbridge.machines import machine
 from testdata.program import Argument, Program
 
 LAYERS, WIDTH, TOKENS = 16, 4096, 8 * 2048
@@ -33,6 +37,23 @@ def test_frozen_layers_are_gathered_in_their_loop(machine: str) -> None:
     assert gathers
     assert all(gather.executions >= LAYERS - 2 for gather in gathers), "none of them is of all layers"
     assert report.wire_bytes < 2.2 * LAYERS * WIDTH * WIDTH * 4, "the forward and the backward pass gather once"
+
+
+def test_a_machine_says_what_held_bytes_cost(tmp_path: Path) -> None:
+    """Layers of 9.4 MB: one gather of all of them saves 31 launches, each of which takes as long as 6.75 MB."""
+    width, h100 = 1536, Path(machine.__file__).parent / "gpu" / "h100.toml"
+    stacked = Argument((LAYERS, width, width), P(None, "data", None))
+    arguments = (stacked, Argument((width,), P()), Argument((TOKENS, width), P("data", None)))
+    exported = Program("frozen", (("data", 8),), _frozen, arguments, (P(), P())).export_for("cpu")
+
+    def largest_gather(held_price: int) -> float:
+        device = tmp_path / f"held_{held_price}.toml"
+        device.write_text(re.sub("(?m)^held_price = .*$", f"held_price = {held_price}", h100.read_text()))
+        report = meshbridge.report(exported, machine=f"{device}:1x1x8")
+        return max(collective.wire_bytes for collective in report.collectives if collective.kind == "all_gather")
+
+    layer = width * width * 4 * 7 / 8
+    assert [largest_gather(held_price) for held_price in (1, 20)] == [LAYERS * layer, layer]
 
 
 MICROBATCHES = 4

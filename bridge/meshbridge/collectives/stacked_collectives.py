@@ -59,8 +59,8 @@ class _Stack:
 
 
 def move_stacked_collectives(loop: ir.Operation, rewriter: MeshRewriter, price: HeldPrice) -> None:
-    """Moves collectives of the rows of stacks after `loop`, if an outer loop sums the stacks, and if communicating their sum saves
-    what the larger stacks cost."""
+    """Moves collectives of the rows of stacks after `loop`, if an outer loop sums the stacks, and if communicating their sum
+    saves what the larger stacks cost."""
     for number in range(len(loop.results)):
         stack = loop.results[number]
         if not isinstance(stack.type, ir.RankedTensorType):

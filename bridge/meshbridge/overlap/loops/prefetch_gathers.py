@@ -9,11 +9,13 @@ from typing import ClassVar
 
 from meshbridge.analysis.trip_count import CountedLoop
 from meshbridge.collectives.hoist_collectives import LOCAL, carried_unchanged
+from meshbridge.cost.held import HeldPrice, Sent
 from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, find, ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.uses import block_of, erase_dead, has_one_use, is_argument
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.ops.composites import CONTRACTIONS
 from meshbridge.ops.traits import Trait, ops_with
 from meshbridge.overlap.loops.peeled_loops import peel, peelable
@@ -64,6 +66,8 @@ class PrefetchGathers(Pass):
     "Whether the last iteration stays in the loop and gathers a second time. Without it, the last iteration is peeled."
     largest: float = inf
     "Bytes from which on a value is not prefetched."
+    target: CompileTarget | None = None
+    "The device whose price of held bytes counts (`cost/held.py`); without one the bounds alone do."
 
     def run(self, module: ir.Module) -> bool:
         with module.context:
@@ -88,6 +92,11 @@ class _PrefetchedGather:
     shards: tuple[ir.Value, ...]
     product: ir.Operation
 
+    @property
+    def received_bytes(self) -> float:
+        """Bytes that an iteration does not wait for if they are gathered before it."""
+        return tensor_bytes(self.value) - sum(map(tensor_bytes, self.shards))
+
 
 @dataclass(frozen=True)
 class _PipelinedLoop:
@@ -111,9 +120,12 @@ class _PipelinedLoop:
             return None
         chosen: list[_PrefetchedGather] = []
         budget: float = limits.most
+        price, hidden = HeldPrice.of(limits.target, limits.most), counted.trip_count - 1
         for gathered in _first_read(op, counted.counter):
             size = tensor_bytes(gathered.value)
-            if limits.least <= size < limits.largest and size <= budget:
+            waited = Sent(gathered.received_bytes, len(gathered.shards))
+            is_paid = price.is_paid(size, waited.times(hidden), Sent(0, 0))
+            if limits.least <= size < limits.largest and size <= budget and is_paid:
                 chosen.append(gathered)
                 budget -= size
         return _PipelinedLoop(op, counted, tuple(chosen), limits.again) if chosen else None
