@@ -32,11 +32,14 @@ FOLDER = ROOT / "build" / "targets"
 RECORDS = ROOT / "benchmarks" / "measured"
 """Where figures are kept: a file for each target and set of XLA's options."""
 
-TARGETS = ("tpu:v5e:2x4", "tpu:v5p:4x4x4", "gpu:h100:1x1x8")
+TARGETS = ("tpu:v5e:2x4", "tpu:v5p:4x4x4", "gpu:h100:1x1x8", "gpu:h100:1x2x8")
 """What the realistic programs are compiled for, in the order of the tables."""
 
 MEASURED = (OURS, PEER)
 """Whom the tables hold."""
+
+FLOPS_PER_CYCLE = {"v5e": 4 * 2 * 128**2, "v5p": 2 * 4 * 2 * 128**2}
+"""Of a TPU's matrix units, each of 128 x 128 multiply-adds: the peak of bfloat16 over them is the clock that cycles count."""
 
 Contestant = Mapping[str, Any]
 """What the JSON of `compare` says of one: its figures by key, or an `error`."""
@@ -117,6 +120,16 @@ def known(case: Case) -> dict[str, Contestant]:
     """What is on record of each contestant, by name; nothing where nothing was measured."""
     found: dict[str, Contestant] = record_of(case.record).get(case.key, {})
     return found
+
+
+def modelled_seconds(found: Contestant, target: Target, bytes_per_second: float) -> float:
+    """A step by its compiler's model. A GPU's scheduler counts microseconds. The cycles of a TPU hold no communication: to them
+    comes what the compiler exposes, at that rate."""
+    total: float = found["modelled"]["total"]
+    if found["modelled"]["unit"] == "microseconds":
+        return total * 1e-6
+    clock = target.machine.flops["bf16"] / FLOPS_PER_CYCLE[target.device]
+    return total / clock + found["exposed_bytes"] / bytes_per_second
 
 
 def recorded(cases: Iterable[Case]) -> Found:

@@ -13,7 +13,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import log
+from math import inf, log
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from scipy.stats import spearmanr
 
 import meshbridge
 from benchmarks import marked
-from benchmarks.cases import TARGETS, Case, Found, export, known, recorded, split
+from benchmarks.cases import TARGETS, Case, Found, export, known, modelled_seconds, recorded, split
 from benchmarks.table import geometric_mean
 from benchmarks.target_tables import all_not_measured
 from meshbridge.machines.target import Target, parse
@@ -31,10 +31,6 @@ from meshbridge.tools.compare.contestants import OURS, PEER
 from testdata.realistic.catalogue import ANNOTATIONS, BUILDERS, variants
 
 COMMAND = "make bench-predicted"
-
-FLOPS_PER_CYCLE = {"v5e": 4 * 2 * 128**2, "v5p": 2 * 4 * 2 * 128**2}
-"""Of a device's matrix units, each of 128 x 128 multiply-adds: the peak of bfloat16 over them is the clock that cycles count."""
-
 
 ALIKE = 0.1
 """By how much of its bytes the plan that is predicted for Shardy may differ from that which XLA has compiled."""
@@ -73,7 +69,7 @@ def measure(case: Case) -> Pair | None:
         export(case).check_returncode()
     report, theirs = (predict(case, shardy=shardy) for shardy in (False, True))
     assert report.seconds is not None
-    modelled = modelled_seconds(found, report, case.target)
+    modelled = modelled_seconds(found, case.target, _sending(report))
     peer = _peer(both.get(PEER, {"error": "not measured"}), theirs, case.target)
     return Pair(case, report.seconds, modelled, report.peak_bytes, found["peak_bytes"], peer)
 
@@ -95,18 +91,12 @@ def _peer(found: Mapping[str, Any], report: Report, target: Target) -> tuple[flo
         return None
     if abs(report.wire_bytes - found["wire_bytes"]) > ALIKE * found["wire_bytes"]:
         return None
-    return report.seconds, modelled_seconds(found, report, target)
+    return report.seconds, modelled_seconds(found, target, _sending(report))
 
 
-def modelled_seconds(found: Mapping[str, Any], report: Report, target: Target) -> float:
-    """A GPU's scheduler counts microseconds. The cycles of a TPU hold no communication: to them comes what the compiler
-    exposes, at the rate at which the predicted step's collectives send."""
-    total: float = found["modelled"]["total"]
-    if found["modelled"]["unit"] == "microseconds":
-        return total * 1e-6
-    sending = (report.communication_seconds or 0.0) / report.wire_bytes if report.wire_bytes else 0.0
-    clock = target.machine.flops["bf16"] / FLOPS_PER_CYCLE[target.device]
-    return total / clock + found["exposed_bytes"] * sending
+def _sending(report: Report) -> float:
+    """Bytes per second that the predicted step's collectives send."""
+    return report.wire_bytes / report.communication_seconds if report.communication_seconds else inf
 
 
 def page(pairs: Sequence[Pair], older: Found) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from benchmarks.cases import TARGETS, Contestant, Found
+from benchmarks.cases import FLOPS_PER_CYCLE, TARGETS, Contestant, Found, modelled_seconds
 from benchmarks.table import geometric_mean
 from meshbridge.machines.target import Target
 from meshbridge.tools.compare.contestants import OURS, PEER
@@ -71,7 +71,7 @@ class Figure:
         return f"**{text}**" if self.is_loss(both) else text
 
 
-MODELLED = {"cycles": 1e-6, "microseconds": 1e-3}
+MODELLED = {"cycles": 1e-6, "microseconds": 1e-3, "seconds": 1e3}
 """How many of the table's units, millions of cycles or milliseconds, are in one of a compiler's."""
 
 FIGURES = (
@@ -83,10 +83,28 @@ FIGURES = (
     Figure("compile s", "compile_seconds", is_plan=False),
 )
 
+STEP = Figure("step ms", "step", digits=1)
+"""Of a TPU, whose model holds no communication: the modelled step with the exposed bytes."""
 
-def tables(found: Found, figures: Sequence[Figure] = FIGURES) -> str:
-    """A table for each target, with geometric means, and what failed."""
-    return "\n\n".join("\n".join(_table(target, _of(target, found), figures)) for target in _targets(found))
+
+def figures_of(target: Target) -> tuple[Figure, ...]:
+    """The columns of a target's table."""
+    after = [figure.key for figure in FIGURES].index("modelled") + 1
+    return (*FIGURES[:after], STEP, *FIGURES[after:]) if target.device in FLOPS_PER_CYCLE else FIGURES
+
+
+def _with_step(target: Target, found: Contestant) -> Contestant:
+    """With the figure of STEP, where it is known."""
+    if target.device not in FLOPS_PER_CYCLE or not found.get("modelled") or "exposed_bytes" not in found:
+        return found
+    link = target.machine.link
+    seconds = modelled_seconds(found, target, link.ports * link.rate)
+    return {**found, STEP.key: {**found["modelled"], "total": seconds, "unit": "seconds"}}
+
+
+def tables(found: Found, figures: Sequence[Figure] = ()) -> str:
+    """A table for each target, by default of its columns, with geometric means, and what failed."""
+    return "\n\n".join("\n".join(_table(target, _of(target, found), figures or figures_of(target))) for target in _targets(found))
 
 
 def page(today: Found, older: Found) -> str:
@@ -99,7 +117,8 @@ def _page(target: Target, today: Found, older: Found) -> Iterator[str]:
     own, constrained = _of(target, today), _of(target, today, "constrained")
     yield from (_title(target), "")
     if own:
-        yield from (*_heading(FIGURES), *_rows(constrained, FIGURES), *_means(own, FIGURES), "")
+        figures = figures_of(target)
+        yield from (*_heading(figures), *_rows(constrained, figures), *_means(own, figures), "")
     yield from (*_remarks(target, own), *not_measured(target, older))
 
 
@@ -117,7 +136,8 @@ def all_not_measured(older: Found) -> Iterator[str]:
 
 
 def _of(target: Target, found: Found, annotation: str = "") -> Found:
-    return {case: both for case, both in found.items() if case.target == target and annotation in ("", case.annotation)}
+    chosen = {case: both for case, both in found.items() if case.target == target and annotation in ("", case.annotation)}
+    return {case: {name: _with_step(target, figures) for name, figures in both.items()} for case, both in chosen.items()}
 
 
 def _targets(found: Found) -> list[Target]:

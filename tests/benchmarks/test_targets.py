@@ -41,7 +41,7 @@ def test_losses_are_bold() -> None:
 
 
 def test_a_model_has_its_own_unit() -> None:
-    cycles, microseconds = ({"modelled": {"total": 25e5, "unit": unit}} for unit in target_tables.MODELLED)
+    cycles, microseconds = ({"modelled": {"total": 25e5, "unit": unit}} for unit in ("cycles", "microseconds"))
     modelled = Figure("modelled", "modelled", digits=1)
     assert (modelled.text(cycles), modelled.text(microseconds)) == ("2.5", "2,500.0")
     assert modelled.text({"modelled": None}) == "-"
@@ -153,6 +153,18 @@ def test_figures_of_unlike_estimates_have_no_ratio() -> None:
     assert not modelled.is_loss({OURS: {"modelled": known | {"total": 9e3, "without_estimate": 2}}, PEER: {"modelled": known}})
     alike = {OURS: {"modelled": known}, PEER: {"modelled": known}}
     assert modelled.cell(alike) == "3.0 / 3.0 = 1.00"
+
+
+def test_the_step_of_a_tpu_has_what_is_exposed() -> None:
+    """Cycles are of computation alone. A v5e has 1.5e9 in a second, and receives 90 GB in one along an axis of the torus."""
+    modelled = {"total": 3e6, "unit": "cycles", "without_estimate": 0}
+    row = {OURS: {"modelled": modelled, "exposed_bytes": 0.0}, PEER: {"modelled": modelled, "exposed_bytes": 9e7}}
+    head, _, *rows = target_tables.tables({Case("unet", "inputs", TPU): row}).splitlines()[2:]
+    column = head.split(" | ").index("step ms")
+    assert rows[0].split(" | ")[column] == "2.0 / 3.0 = 0.67"
+    row[OURS] = {"modelled": modelled | {"without_estimate": 1}, "exposed_bytes": 0.0}
+    assert "2.0 ≈ 3.0" in target_tables.tables({Case("unet", "inputs", TPU): row})
+    assert "step ms" not in target_tables.tables({Case("unet", "inputs", parse("gpu:h100:1x1x8")): row})
 
 
 def test_time_outside_the_scheduler_is_named() -> None:
