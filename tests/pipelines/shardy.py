@@ -17,6 +17,8 @@ def lowered(module: ir.Module) -> ir.Module:
     """A mapped program after Shardy's propagation of shardings and its export, which makes functions of fragments. The given
     module changes."""
     mpmd = _extension()
+    rules = ("fragment_merge_rules", "fragment_schedule_rules")  # jaxlib 0.9 has none of schedules
+    known: dict[str, list[Any]] = {name: [] for name in rules if name in mpmd.apply_mpmd_partitioning.__doc__}
     result = mpmd.apply_mpmd_partitioning(
         module,
         "main",
@@ -26,9 +28,8 @@ def lowered(module: ir.Module) -> ir.Module:
         [],
         [],
         partitioning_options={},
-        fragment_merge_rules=[],
-        fragment_schedule_rules=[],
         phases=mpmd.PartitioningPhase.PARTITION,
+        **known,
     )
     exported: ir.Module = result.mpmd_module
     return exported

@@ -19,7 +19,8 @@ class Site(NamedTuple):
     number: int
     "The group of devices before and after the loop, the chunk of the program in it."
     level: int = 0
-    "After the loop, how often values have crossed groups before."
+    """After the loop, how often values have crossed groups before. In a program that is mapped to meshes already, the number of
+    other fragments at the same site."""
 
     @property
     def per_microbatch(self) -> bool:
