@@ -189,8 +189,8 @@ def pipelined(name: str, **options: Any) -> tuple[Callable[..., Any], Callable[.
     return step, meshbridge.pipelined(step, stages=2, **options), (params, tokens)
 
 
-@pytest.mark.parametrize(("name", "schedule"), [("gpt", "1f1b"), ("llama", "zero-bubble"), ("marked", "gpipe")])
-def test_numbers(name: str, schedule: str) -> None:
+def trained(name: str, schedule: str) -> tuple[Callable[..., Any], Tree, Any]:
+    """The pipeline, the parameters after three steps, which are those of one device, and the tokens."""
     step, function, (params, tokens) = pipelined(name, schedule=schedule, donate_argnums=0)
     expected, found = params, params
     for _ in range(3):
@@ -198,6 +198,12 @@ def test_numbers(name: str, schedule: str) -> None:
         found, loss = function(found, tokens)
         for own, plain in zip(jax.tree.leaves((found, loss)), jax.tree.leaves((expected, expected_loss)), strict=True):
             np.testing.assert_allclose(own, plain, rtol=2e-5, atol=1e-6)
+    return function, found, tokens
+
+
+@pytest.mark.parametrize(("name", "schedule"), [("gpt", "1f1b"), ("llama", "zero-bubble"), ("marked", "gpipe")])
+def test_numbers(name: str, schedule: str) -> None:
+    function, found, tokens = trained(name, schedule)
     kernel = found["layers"]["up"]
     shards = [shard.data for shard in kernel.addressable_shards]
     assert kernel.sharding.spec == P("stages", "fsdp", None)
@@ -205,6 +211,36 @@ def test_numbers(name: str, schedule: str) -> None:
     again, _ = function(found, tokens)
     assert all(shard.is_deleted() for shard in shards)  # a step takes the parts as they are
     assert not again["layers"]["up"].is_deleted()
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule", "layers"), [("five layers", "1f1b", [3, 2]), ("marked", "interleaved", [1, 1, 1, 1])]
+)
+def test_stacks_that_no_sharding_describes(name: str, schedule: str, layers: list[int]) -> None:
+    """Parts of several sizes, or several on one stage."""
+    function, found, tokens = trained(name, schedule)
+    kernel = found["layers"]["up"]
+    assert isinstance(kernel, meshbridge.LayerStack)
+    assert [part.shape[0] for part in kernel.parts] == layers
+    assert {part.sharding.spec for part in kernel.parts} == {P(None, "fsdp", None)}
+    stages = [part.sharding.device_set for part in kernel.parts]
+    assert [stages.index(stage) for stage in stages] == [number % 2 for number in range(len(layers))]
+    whole = np.asarray(kernel)
+    assert whole.shape == kernel.shape == (sum(layers), *kernel.parts[0].shape[1:])
+    assert (kernel.ndim, kernel.size, kernel.nbytes, len(kernel)) == (3, whole.size, whole.nbytes, sum(layers))
+    np.testing.assert_array_equal(jnp.asarray(kernel), whole)
+    np.testing.assert_array_equal(kernel[-1], whole[-1])
+    np.testing.assert_array_equal(kernel[1:3], whole[1:3])
+    np.testing.assert_array_equal(np.stack([*kernel]), whole)
+    np.testing.assert_array_equal(kernel.rows(1, len(whole)), whole[1:])
+    with pytest.raises(IndexError, match=f"layer {len(whole)} of a stack of {len(whole)}"):
+        kernel[len(whole)]
+    other, _ = pipelined(name)[1](found, tokens)  # with another cut, or another mesh: a copy
+    assert not kernel.block_until_ready().is_deleted()
+    again, _ = function(found, tokens)
+    assert all(part.is_deleted() for part in kernel.parts)
+    np.testing.assert_allclose(again["layers"]["up"], other["layers"]["up"], rtol=2e-5, atol=1e-6)
+    assert f"layers of parts: {' + '.join(map(str, layers))}" in repr(again["layers"]["up"])
 
 
 def test_the_result_of_a_step_is_an_argument_without_shardings() -> None:

@@ -80,7 +80,7 @@ def rows() -> list[Sequence[str]]:
     for name in SCHEDULES:
         chunks = INTERLEAVED * SIZE.stages if name == "interleaved" else SIZE.stages
         schedule = named(name, SIZE.stages, chunks, SIZE.microbatches)
-        each = report(step.under(schedule), step.reports)
+        each = report(step.under(schedule))
         sent = [0.0] * SIZE.stages
         for crossing in each.crossings:
             sent[crossing.source] += crossing.bytes

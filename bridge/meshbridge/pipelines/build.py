@@ -10,7 +10,7 @@ from typing import Any
 from meshbridge import partitioning, pipeline
 from meshbridge.dialect.donation import is_donated
 from meshbridge.dialect.module_mesh import mesh_or_single
-from meshbridge.ir.mlir import MeshError, entries, function_type, ir, main_function
+from meshbridge.ir.mlir import MeshError, OpError, entries, function_type, ir, main_function
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.pipelines import schedules
 from meshbridge.pipelines.boundaries import Boundaries
@@ -21,7 +21,7 @@ from meshbridge.pipelines.loop import MicrobatchLoop, find_loop
 from meshbridge.pipelines.named_computations import read_named_computations
 from meshbridge.pipelines.placement import place
 from meshbridge.pipelines.plan import CallPlan, donate, plan
-from meshbridge.pipelines.positions import flow_of
+from meshbridge.pipelines.positions import flow_of, positions_of
 from meshbridge.pipelines.program import LoopProgram
 from meshbridge.pipelines.scan_split import split_scans, unit_of
 from meshbridge.pipelines.schedules import Schedule
@@ -52,6 +52,8 @@ class StagedPipeline:
     whole: CompileTarget
     "The devices of all stages."
     donated: frozenset[int]
+    reports: FragmentReports
+    "Of fragments that have been predicted."
 
     @property
     def mesh_size(self) -> int:
@@ -156,6 +158,12 @@ class PreparedStep:
         marked = loop.marked(stages)
         return [count for count in range(stages, marked + 1, stages) if marked % count == 0]
 
+    def check(self, chunks: int) -> None:
+        """Raises MeshError for a number of chunks that the step cannot be cut into, wherever they begin."""
+        loop = self.undecided_loop(chunks)
+        with loop.module.context:
+            positions_of(LoopProgram(loop), Chunks(self.stages, chunks))
+
     def under(self, schedule: Schedule) -> StagedPipeline:
         """The pipeline under a schedule. Pipelines of one cut share its fragments. Raises MeshError for a step that cannot be cut
         so."""
@@ -171,7 +179,7 @@ class PreparedStep:
         planned = plan(self._fragments[key], schedule)
         with step.annotated.context:
             donate(planned, step.donated)
-        return StagedPipeline(self.source, planned, step.stacks, self.options, self.whole, step.donated)
+        return StagedPipeline(self.source, planned, step.stacks, self.options, self.whole, step.donated, self.reports)
 
     def decided(self, division: Division | None) -> DecidedStep:
         """The step with shardings, and with its scans over layers divided so among chunks. Raises MeshError."""
@@ -214,7 +222,8 @@ class PreparedStep:
         return Division((0, *self._chosen(self._prices[key], points, even.bounds[1:-1], schedule), layers.trips))
 
     def _begins(self, schedule: Schedule) -> tuple[int, ...] | None:
-        """The points at which chunks begin: those of the shortest predicted step, or None without a topology."""
+        """The points at which chunks begin: those of the shortest predicted step; None for the default ones, without a topology,
+        and for a step that cannot be cut at all points, as where `jax.checkpoint` is around several marked stages."""
         step = self.decided(None)
         if not self.predicts:
             return None
@@ -223,7 +232,10 @@ class PreparedStep:
             return None
         key = points, schedule.splits_weights
         if key not in self._prices:
-            self._prices[key] = self._priced(step, len(points) + 1, points, split_weights=schedule.splits_weights)
+            try:
+                self._prices[key] = self._priced(step, len(points) + 1, points, split_weights=schedule.splits_weights)
+            except OpError:
+                return None
         return self._chosen(self._prices[key], points, default, schedule)
 
     def _chosen(self, prices: list[Price], points: tuple[int, ...], even: tuple[int, ...], schedule: Schedule) -> tuple[int, ...]:

@@ -11,7 +11,6 @@ from meshbridge.dialect.module_mesh import mesh_or_single
 from meshbridge.pages.pipeline_page import pipeline_page
 from meshbridge.pipelines import schedules
 from meshbridge.pipelines.build import StagedPipeline
-from meshbridge.pipelines.fragment_reports import FragmentReports
 from meshbridge.pipelines.fragments import Fragment
 from meshbridge.pipelines.plan import Call, Slot
 from meshbridge.pipelines.schedules import Run, Timeline
@@ -127,15 +126,15 @@ def _time(seconds: float | None) -> str:
     return "-" if seconds is None else time_text(seconds)
 
 
-def report(pipeline: StagedPipeline, reports: FragmentReports | None = None) -> PipelineReport:
+def report(pipeline: StagedPipeline) -> PipelineReport:
     """Partitions the fragments of a pipeline that have no report yet, and predicts its step. Raises MeshError."""
-    return _Prediction(pipeline, FragmentReports() if reports is None else reports).report()
+    return _Prediction(pipeline).report()
 
 
 class _Prediction:
-    def __init__(self, pipeline: StagedPipeline, reports: FragmentReports) -> None:
+    def __init__(self, pipeline: StagedPipeline) -> None:
         self.pipeline, self.plan = pipeline, pipeline.plan
-        reported = {fragment: reports.of(fragment, pipeline.options) for fragment in self.plan.fragments}
+        reported = {fragment: pipeline.reports.of(fragment, pipeline.options) for fragment in self.plan.fragments}
         self.reports = {fragment: each.report for fragment, each in reported.items()}
         self.sizes: dict[Slot, float] = {}
         "Bytes of a slot on a device."

@@ -85,30 +85,40 @@ def prices_of_layers(prices: Sequence[Price], division: Division, scans: Sequenc
     """The prices of single layers, by those of segments of so many layers. `scans` numbers the scan of each layer. A segment
     within a scan has layers alone; the one that begins a scan also has what is before, and the one that ends it what is after.
     `merged` tells whether backward passes have gradients of weights in them."""
+    of_scan = {scans[division.bounds[number]]: number for number in inner_segments(division, scans)}
     found: list[Price] = []
-    last, inners = len(prices) - 1, inner_segments(division, scans)
     for segment, price in enumerate(prices):
         start, end = division.bounds[segment : segment + 2]
-        inner = next((number for number in inners if scans[division.bounds[number]] == scans[start]), None)
-        if inner is None:
-            assert end - start == 1, "a segment of several layers of a scan without others"
-            found.append(price)
+        inner = of_scan.get(scans[start])
+        if inner is None or end - start == 1:
+            found += [price]
             continue
-        layer = Price().plus(prices[inner], 1 / division.layers_of(inner))
-        layer = replace(layer, entering=prices[inner].entering, temporaries=prices[inner].temporaries)
-        own = layer
-        if not segment and not merged:  # nothing waits for its backward pass, so that all of it is apart
-            own = replace(layer, backward=0.0, weight=layer.backward + layer.weight)
-        if segment == last:
-            own = replace(layer, forward=layer.forward + layer.backward, backward=0.0)
-        special = price.plus(own, start + 1 - end)
-        if segment == last and merged:  # activations are temporaries of its only task
-            special = replace(special, temporaries=max(special.temporaries - (end - start - 1) * layer.activations, 0.0))
-        if segment == inner:
-            special = layer
+        layer = _share(prices[inner], division.layers_of(inner))
         others = [layer] * (end - start - 1)
-        found += [*others, special] if start and scans[start - 1] == scans[start] else [special, *others]
+        is_end, is_last = start > 0 and scans[start - 1] == scans[start], segment == len(prices) - 1
+        rest = _without(price, layer, len(others), is_first=not segment, is_last=is_last, merged=merged)
+        found += [*others, layer if segment == inner else rest] if is_end else [rest, *others]
     return found
+
+
+def _share(price: Price, count: int) -> Price:
+    """One of so many equal layers of a segment."""
+    shared = Price().plus(price, 1 / count)
+    return replace(shared, entering=price.entering, temporaries=price.temporaries)
+
+
+def _without(price: Price, layer: Price, count: int, *, is_first: bool, is_last: bool, merged: bool) -> Price:
+    """A segment without so many of its layers. Nothing waits for the backward pass of the first one, so that all of it is apart
+    if gradients of weights are; the last one goes forward and backward in one task."""
+    own = layer
+    if is_first and not merged:
+        own = replace(layer, backward=0.0, weight=layer.backward + layer.weight)
+    if is_last:
+        own = replace(layer, forward=layer.forward + layer.backward, backward=0.0)
+    rest = price.plus(own, -count)
+    if is_last and merged:  # activations are temporaries of its only task
+        rest = replace(rest, temporaries=max(rest.temporaries - count * layer.activations, 0.0))
+    return rest
 
 
 def inner_segments(division: Division, scans: Sequence[int]) -> list[int]:

@@ -103,7 +103,14 @@ class _StageSearch:
             loop = given.undecided_loop(stages)
             self._by_count[loop.microbatches] = step
             outline = Outline(loop, self.request.target.device)
-            bounded += [(outline.bound(candidate, devices), candidate) for candidate in found]
+            for chunks in dict.fromkeys(candidate.chunks for candidate in found):
+                try:
+                    given.check(chunks)
+                except MeshError as error:
+                    self._refuse(f"{chunks} chunks", error)
+                    continue
+                own = [candidate for candidate in found if candidate.chunks == chunks]
+                bounded += [(outline.bound(candidate, devices), candidate) for candidate in own]
         return bounded
 
     def _try(self, bound: float, candidate: Candidate) -> None:
@@ -111,7 +118,7 @@ class _StageSearch:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of candidates that are not taken
                 ordered = candidate.ordered()
-                predicted = report(self._prepared(candidate).under(ordered), self._reports)
+                predicted = report(self._prepared(candidate).under(ordered))
         except MeshError as error:
             self._refuse(candidate.label, error)
             return
