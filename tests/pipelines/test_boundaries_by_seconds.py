@@ -29,12 +29,14 @@ HEAD = 5 * WIDTH
 
 
 def loss(params: Tree, x: Any, stages: int, *, form: str = "scanned") -> Any:
-    """A chain of equal layers and a head: under a scan, or unrolled, with a boundary before each layer or without."""
+    """A chain of equal layers and a head: under a scan, or unrolled, with a boundary before each layer or without; or with the
+    first boundary again after the second one."""
     if form == "scanned":
         x, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, params["layers"])
     else:
         for number in range(len(params["layers"])):
-            x = meshbridge.stage(f"layer {number}")(x) if form == "marked" else x
+            name = f"layer {0 if form == 'again' and number == 2 else number}"
+            x = x if form == "unrolled" else meshbridge.stage(name)(x)
             x = jnp.tanh(x @ params["layers"][number])
     return (x @ params["head"]).astype(jnp.float32).sum()
 
@@ -101,6 +103,11 @@ def test_memory_moves_boundaries() -> None:
     pipeline = tight.under(schedule)
     assert layers_of(pipeline)[0] < layers_of(roomy.under(schedule))[0]
     assert report(pipeline).stages[0].peak_bytes < 0.9 * peak
+
+
+def test_a_step_that_cannot_be_cut_at_each_point() -> None:
+    """Two boundaries are in one stage of the even cut, and can be in no others."""
+    assert layers_of(prepared("again").under(named("1f1b", 2, 2, 8))) == [3, 3]
 
 
 @pytest.mark.parametrize(("form", "schedule"), [("scanned", "interleaved"), ("unrolled", "zero-bubble"), ("marked", "1f1b")])

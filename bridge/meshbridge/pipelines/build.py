@@ -223,7 +223,7 @@ class PreparedStep:
 
     def _begins(self, schedule: Schedule) -> tuple[int, ...] | None:
         """The points at which chunks begin: those of the shortest predicted step; None for the default ones, without a topology,
-        and for a step that cannot be cut at all points, as where `jax.checkpoint` is around several marked stages."""
+        and for a step that cannot be cut at each point, as where a value passes boundaries of one chunk in another order."""
         step = self.decided(None)
         if not self.predicts:
             return None

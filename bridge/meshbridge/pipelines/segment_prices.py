@@ -85,19 +85,20 @@ def prices_of_layers(prices: Sequence[Price], division: Division, scans: Sequenc
     """The prices of single layers, by those of segments of so many layers. `scans` numbers the scan of each layer. A segment
     within a scan has layers alone; the one that begins a scan also has what is before, and the one that ends it what is after.
     `merged` tells whether backward passes have gradients of weights in them."""
-    of_scan = {scans[division.bounds[number]]: number for number in inner_segments(division, scans)}
+    inners = inner_segments(division, scans)
+    of_scan = {scans[division.bounds[number]]: number for number in inners}
     found: list[Price] = []
     for segment, price in enumerate(prices):
         start, end = division.bounds[segment : segment + 2]
         inner = of_scan.get(scans[start])
-        if inner is None or end - start == 1:
-            found += [price]
+        if inner is None or end - start == 1 or segment in inners:
+            found += [_share(price, end - start)] * (end - start)
             continue
         layer = _share(prices[inner], division.layers_of(inner))
         others = [layer] * (end - start - 1)
-        is_end, is_last = start > 0 and scans[start - 1] == scans[start], segment == len(prices) - 1
+        is_last = segment == len(prices) - 1
         rest = _without(price, layer, len(others), is_first=not segment, is_last=is_last, merged=merged)
-        found += [*others, layer if segment == inner else rest] if is_end else [rest, *others]
+        found += [*others, rest] if start and scans[start - 1] == scans[start] else [rest, *others]
     return found
 
 
