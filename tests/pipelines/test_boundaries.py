@@ -51,31 +51,37 @@ def test_an_even_cut_stays_unless_another_one_saves_time() -> None:
 
 def test_memory() -> None:
     """The first stage holds the activations of all microbatches, the last one those of one."""
-    last = replace(LAYER, forward=3.0, backward=0.0)
-    prices = [*[LAYER] * 7, last]
+    prices = [*[LAYER] * 7, replace(LAYER, forward=3.0, backward=0.0)]
     schedule = named("gpipe", 2, 2, 8)
-    needed = 6 * LAYER.fixed + 8 * 6 * LAYER.activations + LAYER.temporaries
-    for memory, begins in ((inf, (6,)), (needed, (6,)), (needed - 1, (5,))):
+    needed = 4 * LAYER.fixed + 8 * 4 * LAYER.activations + LAYER.temporaries
+    for memory, begins in ((inf, (4,)), (needed, (4,)), (needed - 1, (3,))):
         assert boundaries(prices, schedule, memory).best((4,)) == begins
     # Nothing fits: what needs least.
     tight = boundaries(prices, schedule, memory=1.0)
     assert tight.estimate(tight.best((4,))).excess_bytes == min(tight.estimate(cut).excess_bytes for cut in every_cut(8, 2))
 
 
-@pytest.mark.parametrize("name", ["gpipe", "1f1b", "zero-bubble"])
-def test_the_simulation_is_that_of_the_schedule(name: str) -> None:
-    """The first chunk goes backward in the task of its weights if there is one, the last one in that of its forward pass."""
-    schedule = named(name, 3, 3, 5)
-    prices = [LAYER, replace(LAYER, weight=0.5 * schedule.splits_weights), replace(LAYER, forward=3.5, backward=0.0)]
-    chunks: list[dict[str, float]] = [{"F": 1.0, "B": 2.0, "W": 0.0}, {"F": 1.0, "B": 2.0, "W": 0.5}, {"F": 3.5}]
-    if schedule.splits_weights:
-        chunks[0] = {"F": 1.0, "W": 2.0}
+def test_the_simulation_is_that_of_the_schedule() -> None:
+    """The last chunk goes backward in the task of its forward pass."""
+    schedule = named("1f1b", 3, 3, 5)
+    prices = [LAYER, LAYER, replace(LAYER, forward=3.5, backward=0.0)]
 
     def seconds(task: Task) -> float:
-        return chunks[task.chunk].get(task.kind, 0.0)
+        return {"F": 1.0, "B": 2.0}[task.kind] if task.chunk < 2 else {"F": 3.5, "B": 0.0}[task.kind]
 
     found = boundaries(prices, schedule, transfer=0.25).estimate((1, 2))
     assert found.seconds == pytest.approx(schedule.timeline(seconds, 0.25).seconds)
+
+
+def test_tasks_that_are_part_of_others() -> None:
+    """Nothing waits for their place in the order: the first chunk gets what it waits for as soon as the last one has computed
+    it."""
+    last = replace(LAYER, forward=3.5, backward=0.0)
+    found = boundaries([LAYER, last], named("gpipe", 2, 2, 2), transfer=0.25).estimate((1,))
+    assert found.seconds == 1 + 0.25 + 3.5 + 3.5 + 0.25 + 2
+    apart = [replace(LAYER, backward=0.0, weight=2.0), last]
+    found = boundaries(apart, named("zero-bubble", 2, 2, 2), transfer=0.25).estimate((1,))
+    assert found.seconds == 1 + 0.25 + 3.5 + 3.5 + 0.25 + 2
 
 
 @st.composite

@@ -68,13 +68,8 @@ def layers_of(pipeline: StagedPipeline) -> list[int]:
     return [kernels[0] - 1, kernels[1] - 1]  # the batch, the head
 
 
-@pytest.mark.parametrize("form", ["scanned", "marked", "unrolled"])
-def test_a_stage_with_a_head_has_fewer_layers(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    schedule = named("1f1b", 2, 2, 8)
-    step = prepared(form)
-    chosen = step.under(schedule)
-    found = report(chosen)
-    assert layers_of(chosen) == [5, 1]
+def by_default(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """From now on stages begin where they do without a machine. Returns a list of what the search estimates for these steps."""
     estimates: list[float] = []
 
     def even(self: Boundaries, begins: tuple[int, ...]) -> tuple[int, ...]:
@@ -82,6 +77,17 @@ def test_a_stage_with_a_head_has_fewer_layers(form: str, monkeypatch: pytest.Mon
         return begins
 
     monkeypatch.setattr(Boundaries, "best", even)
+    return estimates
+
+
+@pytest.mark.parametrize("form", ["scanned", "marked", "unrolled"])
+def test_a_stage_with_a_head_has_fewer_layers(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = named("1f1b", 2, 2, 8)
+    step = prepared(form)
+    chosen = step.under(schedule)
+    found = report(chosen)
+    assert layers_of(chosen) == [5, 1]
+    estimates = by_default(monkeypatch)
     default = step.under(schedule)
     slower = report(default)
     assert found.seconds is not None
@@ -92,6 +98,13 @@ def test_a_stage_with_a_head_has_fewer_layers(form: str, monkeypatch: pytest.Mon
     else:
         assert layers_of(default) == [3, 3]
         assert found.seconds < 0.9 * slower.seconds
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("gpipe", 2), ("zero-bubble", 2), ("interleaved", 4)])
+def test_the_estimate_is_near_the_prediction(schedule: str, chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    estimates = by_default(monkeypatch)
+    predicted = report(prepared("scanned").under(named(schedule, 2, chunks, 8)))
+    assert estimates == [pytest.approx(predicted.seconds, rel=0.1)]
 
 
 def test_memory_moves_boundaries() -> None:

@@ -81,12 +81,15 @@ class Boundaries:
         hops = [self.transfer(chunk.entering) if number else 0.0 for number, chunk in enumerate(chunks)]
         free, ends = [0.0] * groups, [0.0] * len(self._tasks)
         for number, (kind, chunk, needed) in enumerate(self._tasks):
-            start = free[chunk % groups]
-            for other, source in needed:
-                start = max(start, ends[other] + (hops[max(chunk, source)] if source % groups != chunk % groups else 0.0))
-            price = chunks[chunk]
+            arrivals = (
+                ends[other] + (hops[max(chunk, source)] if source % groups != chunk % groups else 0.0) for other, source in needed
+            )
+            ready, price = max(arrivals, default=0.0), chunks[chunk]
             seconds = price.forward if kind == "F" else price.backward if kind == "B" else price.weight
-            free[chunk % groups] = ends[number] = start + seconds
+            if seconds:
+                free[chunk % groups] = ends[number] = max(ready, free[chunk % groups]) + seconds
+            else:  # part of another task
+                ends[number] = ready
         outside = [sum(chunk.outside for chunk in chunks[group::groups]) for group in range(groups)]
         return max(end + after for end, after in zip(free, outside, strict=True))
 
@@ -99,11 +102,13 @@ class Boundaries:
 
     def _peak_bytes(self, chunks: Sequence[Price]) -> float:
         """The most bytes that a device of any group holds."""
-        return max(self._group_bytes(chunks, group) for group in range(self.schedule.groups))
+        groups = self.schedule.groups
+        return max(self._bytes_of(chunks[group::groups], group) for group in range(groups))
 
-    def _group_bytes(self, chunks: Sequence[Price], group: int) -> float:
-        schedule, own = self.schedule, chunks[group :: self.schedule.groups]
-        is_last = group == (schedule.chunks - 1) % schedule.groups
+    def _bytes_of(self, own: Sequence[Price], group: int) -> float:
+        """The most bytes that a device of a group holds, which has these chunks."""
+        schedule = self.schedule
+        is_last = group == schedule.groups - 1
         once = is_last and len(own) == 1 and not schedule.splits_weights  # the only task of a microbatch needs its activations
         live = (1 if once else self._live[group]) / len(own)
         return sum(chunk.fixed + live * chunk.activations for chunk in own) + max(chunk.temporaries for chunk in own)
@@ -130,13 +135,13 @@ class Boundaries:
         return tuple(reversed(begins))
 
     def _load(self, number: int, start: int, end: int) -> float:
-        """The seconds of a microbatch in a chunk; more than any step if it does not fit in memory alone."""
-        chunk = self._chunk(number, start, end)
-        seconds = chunk.forward + chunk.backward + chunk.weight
-        live = self._live[number % self.schedule.groups] if number < self.schedule.chunks - 1 else 1
-        alone = len(range(number % self.schedule.groups, self.schedule.chunks, self.schedule.groups)) == 1
-        excess = chunk.fixed + live * chunk.activations + chunk.temporaries - self.memory
-        return _FULL + excess if alone and excess > 0 else seconds
+        """The seconds of a microbatch in a chunk; more than any step if its stage has no other and it does not fit in memory."""
+        chunk, schedule = self._chunk(number, start, end), self.schedule
+        if schedule.chunks == schedule.groups:
+            excess = self._bytes_of([chunk], number) - self.memory
+            if excess > 0:
+                return _FULL + excess
+        return chunk.forward + chunk.backward + chunk.weight
 
     def _moved(self, begins: Begins) -> Begins:
         """The cut with boundaries moved, by one segment at a time, or several boundaries at once, until none makes it better."""
