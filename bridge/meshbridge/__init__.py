@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from meshbridge.ir.mlir import OpError, VerifyError
     from meshbridge.ops.rule_notation import LoopsAndMaps
     from meshbridge.ops.sharding_rules import register_sharding_rule
+    from meshbridge.pipelines.layer_stack import LayerStack
     from meshbridge.pipelines.searched import SearchedPipeline
     from meshbridge.pipelines.stage import stage
     from meshbridge.read.formats import Program
@@ -61,6 +62,7 @@ __all__ = [
     "Difference",
     "Explanation",
     "Formulas",
+    "LayerStack",
     "LoopsAndMaps",
     "Measured",
     "MemoryWarning",
@@ -115,6 +117,7 @@ _HOMES = {
     "Difference": "meshbridge.reports",
     "Explanation": "meshbridge.reports",
     "Formulas": "meshbridge.reports.symbolic",
+    "LayerStack": "meshbridge.pipelines.layer_stack",
     "LoopsAndMaps": "meshbridge.ops.rule_notation",
     "Measured": "meshbridge.reports.measured",
     "Mutation": "meshbridge.decide.mutations",

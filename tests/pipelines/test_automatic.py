@@ -73,10 +73,10 @@ def test_gradients_of_weights_are_apart() -> None:
     assert verify(pipeline.source.module, compose(pipeline)).equal
 
 
-def refusal(step: Callable[..., Any], *arguments: Any, schedule: str = "1f1b") -> str:
+def refusal(step: Callable[..., Any], *arguments: Any) -> str:
     """The diagnostic for a step that is cut into two stages."""
     with pytest.raises(MeshError) as raised:
-        cut(step, arguments, 2, schedule)
+        cut(step, arguments, 2)
     return str(raised.value)
 
 
@@ -127,9 +127,10 @@ def test_no_loop() -> None:
     assert "hint: scan over microbatches with jax.lax.scan" in text
 
 
-def test_interleaved_schedules_need_boundaries() -> None:
-    text = refusal(accumulating(mlp_loss, 1), *mlp(), schedule="interleaved")
-    assert "'interleaved' has the stages that are marked, found none" in text
+def test_an_interleaved_schedule_has_two_chunks_for_each_stage() -> None:
+    pipeline = cut(*UNMARKED["mlp"][:2], 2, "interleaved")
+    assert pipeline.plan.schedule.chunks == 4
+    assert verify(pipeline.source.module, compose(pipeline)).equal
 
 
 def loads(work: list[float], begins: tuple[int, ...]) -> list[float]:

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 import meshbridge
 from meshbridge.ir.mlir import MeshError, context
 from meshbridge.pipeline import Options
-from meshbridge.pipelines.build import build, decide
+from meshbridge.pipelines.build import PreparedStep, build, prepare
 from meshbridge.pipelines.proof import compose
 from meshbridge.read import formats
 from meshbridge.verification.verdict import verify
@@ -23,39 +23,50 @@ from tests.pipelines.steps import accumulating, block, cross_entropy, gpt, in_st
 Tree = Any
 
 
-def decided(loss: Callable[..., Any], layers: int, stages: int) -> Any:
+def prepared(loss: Callable[..., Any], layers: int, stages: int) -> PreparedStep:
     """A step with a transformer's parameters in stacks."""
     params, tokens = gpt(layers)
     program = formats.unpack(jax.jit(accumulating(loss, stages)), context(), (in_stacks(params), tokens))
-    return decide(program, Options.of(emit="local"), stages)
+    return prepare(program, Options.of(emit="local"), stages)
 
 
-def test_layers_that_the_stages_do_not_divide() -> None:
+def refusal(step: PreparedStep) -> str:
+    """The diagnostic for a step that cannot be cut."""
     with pytest.raises(MeshError) as raised:
-        decided(one_scan_loss, 6, 4)
-    text = str(raised.value)
+        step.undecided_loop(step.stages)
+    return str(raised.value)
+
+
+def test_fewer_layers_than_stages() -> None:
+    text = refusal(prepared(one_scan_loss, 3, 4))
     assert "steps.py:" in text
-    assert "'stablehlo.while' op runs 6 layers, which 4 stages of equally many layers do not divide" in text
-    assert "hint: choose a number of stages that divides 6" in text
+    assert "'stablehlo.while' op runs 3 layers, expected at least one for each of 4 stages" in text
+    assert "hint: choose fewer stages" in text
 
 
 def test_stacks_that_are_sharded_along_layers() -> None:
     mesh = jax.make_mesh((4,), ("fsdp",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:4])
-    params, tokens = gpt(4)
     layers = NamedSharding(mesh, P("fsdp"))
     step = jax.jit(accumulating(one_scan_loss, 1), in_shardings=(layers, None))
-    program = formats.unpack(step, context(), (in_stacks(params), tokens))
-    text = r"(?s)steps.py:.*sharded along its layers: 4 devices do not divide the 2 of a stage.*shard another dimension"
-    with pytest.raises(MeshError, match=text):
-        decide(program, Options.of(emit="local"), 2)
+
+    def given(count: int, stages: int) -> PreparedStep:
+        params, tokens = gpt(count)
+        program = formats.unpack(step, context(), (in_stacks(params), tokens))
+        return prepare(program, Options.of(emit="local"), stages)
+
+    text = refusal(given(4, 2))
+    assert "sharded along its layers: 4 devices do not divide the 2 of a stage" in text
+    assert "hint: shard another dimension" in text
+    assert given(12, 2).undecided_loop(2).names == ("layers from 8",)  # each stage has a multiple of 4
 
 
 def test_boundaries_in_a_scan_and_beside_it() -> None:
     def loss(params: Tree, tokens: Any, stages: int) -> Any:
         return marked_scan_loss({**params, "embed": meshbridge.stage("first")(params["embed"])}, tokens, stages)
 
-    with pytest.raises(MeshError, match=r"(?s)test_layer_scans.py:.*of stage 'first' is beside boundaries in a scan over layers"):
-        decided(loss, 4, 2)
+    text = refusal(prepared(loss, 4, 2))
+    assert "test_layer_scans.py:" in text
+    assert "of stage 'first' is beside boundaries in a scan over layers" in text
 
 
 def counted(down: str) -> Callable[..., Any]:
@@ -89,8 +100,9 @@ def test_layers_that_a_loop_picks_by_number() -> None:
 def test_stacks_that_are_read_in_two_orders() -> None:
     params, tokens = gpt(4)
     program = formats.unpack(jax.jit(counted("up")), context(), (in_stacks(params), tokens))
-    with pytest.raises(MeshError, match=r"(?s)test_layer_scans.py:.*reads one stack of layers forward and another one backward"):
-        decide(program, Options.of(emit="local"), 2)
+    text = refusal(prepare(program, Options.of(emit="local"), 2))
+    assert "test_layer_scans.py:" in text
+    assert "reads one stack of layers forward and another one backward" in text
 
 
 def test_a_scan_with_less_work_than_a_stage_stays() -> None:
@@ -101,11 +113,20 @@ def test_a_scan_with_less_work_than_a_stage_stays() -> None:
             x = block(jax.tree.map(lambda stack, number=number: stack[number], params["layers"]), x)
         return cross_entropy(x @ params["embed"].T, tokens) + small
 
-    found = decided(loss, 4, 2)
-    assert {part.parts for part in found.stacks.arguments} == {1}
-    assert not found.loop.names
+    found = prepared(loss, 4, 2)
+    assert found.layers(2) is None
+    assert not found.undecided_loop(2).names
 
 
-def test_names_of_boundaries() -> None:
-    assert decided(one_scan_loss, 4, 2).loop.names == ("layers from 2",)
-    assert decided(marked_scan_loss, 4, 4).loop.names == ("layer from 1", "layer from 2", "layer from 3")
+@pytest.mark.parametrize(
+    ("loss", "layers", "stages", "names"),
+    [
+        (one_scan_loss, 4, 2, ("layers from 2",)),
+        (marked_scan_loss, 4, 4, ("layer from 1", "layer from 2", "layer from 3")),
+        (one_scan_loss, 5, 3, ("layers from 2", "layers from 4")),
+        (one_scan_loss, 6, 4, ("layers from 1", "layers from 3", "layers from 5")),
+    ],
+)
+def test_boundaries_of_layers(loss: Callable[..., Any], layers: int, stages: int, names: tuple[str, ...]) -> None:
+    """Where the stages do not divide the layers, those in the middle have one more."""
+    assert prepared(loss, layers, stages).undecided_loop(stages).names == names

@@ -34,6 +34,7 @@ from tests.pipelines.steps import (
     llama_loss,
     marked_scan_loss,
     one_scan_loss,
+    parts,
 )
 
 Tree = Any
@@ -72,6 +73,30 @@ def balanced_loss(params: Tree, tokens: Any, stages: int) -> Any:
     return cross_entropy(x @ params["embed"].T, tokens) + 0.01 * balance
 
 
+def dropped(params: Tree, tokens: Any) -> Tree:
+    """A step with dropout, whose key the loop of microbatches carries; each layer folds in its number."""
+
+    def loss(params: Tree, part: Any, key: Any) -> Any:
+        def layer(x: Any, given: tuple[Any, Tree]) -> tuple[Any, None]:
+            number, p = given
+            kept = jax.random.bernoulli(jax.random.fold_in(key, number), 0.75, x.shape)
+            return jnp.where(kept, block(p, x), x), None
+
+        numbered = jnp.arange(len(params["layers"]["up"])), params["layers"]
+        x, _ = jax.lax.scan(layer, params["embed"][part], numbered)
+        return cross_entropy(x @ params["embed"].T, part)
+
+    def add(carry: tuple[Tree, Any], part: Any) -> tuple[tuple[Tree, Any], Any]:
+        total, key = carry
+        key, own = jax.random.split(key)
+        value, gradients = jax.value_and_grad(loss)(params, part, own)
+        return (jax.tree.map(jnp.add, total, gradients), key), value
+
+    start = jax.tree.map(jnp.zeros_like, params), jax.random.key(3)
+    (gradients, _), values = jax.lax.scan(add, start, parts(tokens))
+    return descend(params, gradients), values
+
+
 def by_adam(params: Tree, tokens: Any) -> Tree:
     """A step of Adam with clipping and decay, from moments of zero."""
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2))
@@ -93,6 +118,12 @@ STEPS: dict[str, tuple[Callable[..., Any], Tree, int]] = {
     "cast before the loop": (cast, stacks(), 2),
     "from the last layer": (accumulating(reversed_loss, 1), stacks(), 2),
     "more carried values": (accumulating(balanced_loss, 1), SHARED, 2),
+    "five layers": (accumulating(one_scan_loss, 1, update=clipped), stacks(5), 3),
+    "five layers, marked": (accumulating(marked_scan_loss, 1), stacks(5), 2),
+    "five layers, adam": (by_adam, stacks(5), 2),
+    "five layers of a llama": (accumulating(llama_loss, 1), llama(5), 3),
+    "five layers from the last one": (accumulating(reversed_loss, 1), stacks(5), 2),
+    "five layers with dropout": (dropped, stacks(5), 2),
 }
 """Steps with one scan over layers, their arguments, and a number of stages."""
 
@@ -109,12 +140,22 @@ def test_the_composition_equals_the_source(name: str) -> None:
     assert verify(pipeline.source.module, compose(pipeline)).equal
 
 
-def test_gradients_of_weights_are_apart() -> None:
-    pipeline = cut(*STEPS["gpt"], "zero-bubble")
+@pytest.mark.parametrize("name", ["gpt", "five layers with dropout"])
+def test_gradients_of_weights_are_apart(name: str) -> None:
+    pipeline = cut(*STEPS[name], "zero-bubble")
     assert verify(pipeline.source.module, compose(pipeline)).equal
 
 
-@pytest.mark.parametrize("name", ["gpt", "adam", "llama", "marked", "cast before the loop"])
+@pytest.mark.parametrize(("name", "layers"), [("marked", [1, 1, 1, 1]), ("five layers, adam", [1, 2, 1, 1])])
+def test_each_stage_has_several_chunks(name: str, layers: list[int]) -> None:
+    """Under an interleaved schedule a stage has two."""
+    pipeline = cut(*STEPS[name], "interleaved")
+    assert pipeline.plan.schedule.chunks == 4
+    assert verify(pipeline.source.module, compose(pipeline)).equal
+    assert {part.division.sizes for part in pipeline.stacks.arguments if part.parts > 1} == {tuple(layers)}
+
+
+@pytest.mark.parametrize("name", ["gpt", "adam", "llama", "marked", "cast before the loop", "five layers"])
 def test_stages_have_their_own_layers_alone(name: str) -> None:
     """In the loop activations cross, and gradients of what both ends of a model share; after it numbers alone."""
     step, arguments, stages = STEPS[name]
@@ -127,7 +168,7 @@ def test_stages_have_their_own_layers_alone(name: str) -> None:
     kernels = {leaf.shape[1:] for leaf in jax.tree.leaves(arguments[0]["layers"])}
     for send in pipeline.plan.sends:
         shape = tuple(types[send.slot].shape)
-        assert shape[1:] not in kernels or shape[0] not in (layers, layers // stages)
+        assert shape[1:] not in kernels or shape[0] not in (layers, *range(layers // stages, layers // stages + 2))
         assert send.slot.microbatch is not None or shape == ()
     crossing = [tuple(types[send.slot].shape) for send in pipeline.plan.sends if send.slot.source.kind == "value"]
     activation = (arguments[1].shape[0] // MICROBATCHES, arguments[1].shape[1], arguments[0]["embed"].shape[1])
@@ -148,8 +189,8 @@ def pipelined(name: str, **options: Any) -> tuple[Callable[..., Any], Callable[.
     return step, meshbridge.pipelined(step, stages=2, **options), (params, tokens)
 
 
-@pytest.mark.parametrize(("name", "schedule"), [("gpt", "1f1b"), ("llama", "zero-bubble"), ("marked", "gpipe")])
-def test_numbers(name: str, schedule: str) -> None:
+def trained(name: str, schedule: str) -> tuple[Callable[..., Any], Tree, Any]:
+    """The pipeline, the parameters after three steps, which are those of one device, and the tokens."""
     step, function, (params, tokens) = pipelined(name, schedule=schedule, donate_argnums=0)
     expected, found = params, params
     for _ in range(3):
@@ -157,6 +198,12 @@ def test_numbers(name: str, schedule: str) -> None:
         found, loss = function(found, tokens)
         for own, plain in zip(jax.tree.leaves((found, loss)), jax.tree.leaves((expected, expected_loss)), strict=True):
             np.testing.assert_allclose(own, plain, rtol=2e-5, atol=1e-6)
+    return function, found, tokens
+
+
+@pytest.mark.parametrize(("name", "schedule"), [("gpt", "1f1b"), ("llama", "zero-bubble"), ("marked", "gpipe")])
+def test_numbers(name: str, schedule: str) -> None:
+    function, found, tokens = trained(name, schedule)
     kernel = found["layers"]["up"]
     shards = [shard.data for shard in kernel.addressable_shards]
     assert kernel.sharding.spec == P("stages", "fsdp", None)
@@ -164,6 +211,36 @@ def test_numbers(name: str, schedule: str) -> None:
     again, _ = function(found, tokens)
     assert all(shard.is_deleted() for shard in shards)  # a step takes the parts as they are
     assert not again["layers"]["up"].is_deleted()
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule", "layers"), [("five layers", "1f1b", [3, 2]), ("marked", "interleaved", [1, 1, 1, 1])]
+)
+def test_stacks_that_no_sharding_describes(name: str, schedule: str, layers: list[int]) -> None:
+    """Parts of several sizes, or several on one stage."""
+    function, found, tokens = trained(name, schedule)
+    kernel = found["layers"]["up"]
+    assert isinstance(kernel, meshbridge.LayerStack)
+    assert [part.shape[0] for part in kernel.parts] == layers
+    assert {part.sharding.spec for part in kernel.parts} == {P(None, "fsdp", None)}
+    stages = [part.sharding.device_set for part in kernel.parts]
+    assert [stages.index(stage) for stage in stages] == [number % 2 for number in range(len(layers))]
+    whole = np.asarray(kernel)
+    assert whole.shape == kernel.shape == (sum(layers), *kernel.parts[0].shape[1:])
+    assert (kernel.ndim, kernel.size, kernel.nbytes, len(kernel)) == (3, whole.size, whole.nbytes, sum(layers))
+    np.testing.assert_array_equal(jnp.asarray(kernel), whole)
+    np.testing.assert_array_equal(kernel[-1], whole[-1])
+    np.testing.assert_array_equal(kernel[1:3], whole[1:3])
+    np.testing.assert_array_equal(np.stack([*kernel]), whole)
+    np.testing.assert_array_equal(kernel.rows(1, len(whole)), whole[1:])
+    with pytest.raises(IndexError, match=f"layer {len(whole)} of a stack of {len(whole)}"):
+        kernel[len(whole)]
+    other, _ = pipelined(name)[1](found, tokens)  # with another cut, or another mesh: a copy
+    assert not kernel.block_until_ready().is_deleted()
+    again, _ = function(found, tokens)
+    assert all(part.is_deleted() for part in kernel.parts)
+    np.testing.assert_allclose(again["layers"]["up"], other["layers"]["up"], rtol=2e-5, atol=1e-6)
+    assert f"layers of parts: {' + '.join(map(str, layers))}" in repr(again["layers"]["up"])
 
 
 def test_the_result_of_a_step_is_an_argument_without_shardings() -> None:

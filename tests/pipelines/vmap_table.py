@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from benchmarks import marked
 from meshbridge.ir.mlir import context
 from meshbridge.pipeline import Options
-from meshbridge.pipelines.build import decide
-from meshbridge.pipelines.prediction import FragmentReports, report
+from meshbridge.pipelines.build import INTERLEAVED, prepare
+from meshbridge.pipelines.prediction import report
 from meshbridge.pipelines.schedules import named
 from meshbridge.read import formats
 from meshbridge.reports import partition_and_report
@@ -31,7 +31,7 @@ COMMAND = "python -m tests.pipelines.vmap_table"
 
 MACHINE, DEVICES = "v5p:4x4x4", 64
 SIZE = by_vmap.SIZE
-SCHEDULES = ("1f1b", "zero-bubble")
+SCHEDULES = ("1f1b", "interleaved", "zero-bubble")
 
 
 def traced(program: Program) -> formats.Program:
@@ -76,10 +76,11 @@ def vmapped() -> Sequence[str]:
 def rows() -> list[Sequence[str]]:
     """A row for the program by vmap, and for each schedule."""
     found: list[Sequence[str]] = [vmapped()]
-    step, reports = decide(traced(own_step()), Options.of(emit="mesh", machine=MACHINE), SIZE.stages), FragmentReports()
+    step = prepare(traced(own_step()), Options.of(emit="mesh", machine=MACHINE), SIZE.stages)
     for name in SCHEDULES:
-        schedule = named(name, SIZE.stages, SIZE.stages, SIZE.microbatches)
-        each = report(step.cut(SIZE.stages, split_weights=schedule.splits_weights).under(schedule), reports)
+        chunks = INTERLEAVED * SIZE.stages if name == "interleaved" else SIZE.stages
+        schedule = named(name, SIZE.stages, chunks, SIZE.microbatches)
+        each = report(step.under(schedule))
         sent = [0.0] * SIZE.stages
         for crossing in each.crossings:
             sent[crossing.source] += crossing.bytes

@@ -28,10 +28,29 @@ SLACK = 1.1
 UNEVEN = 1.5
 """The work of the largest chunk, as a multiple of the mean, from which a cut is refused: one op has most of it."""
 
+POINTS = 8
+"""The most points for each chunk: every one takes the prediction of a segment of the program. Nothing was measured."""
+
 
 @dataclass(frozen=True, eq=False)
 class AutomaticFlow(Flow):
-    """Cuts a program where it costs least."""
+    """Cuts a program where it costs least. A point is the number of a forward op."""
+
+    @cached_property
+    def points(self) -> tuple[int, ...]:
+        """The points across which no more bytes pass than across those of the most even cut, one between two costly ops, and at
+        most POINTS for each chunk."""
+        crossing, work = self._crossing_bytes(), np.cumsum(self._work)
+        costly = np.cumsum([is_costly(op) for op in self._forward])
+        even = set(self.even)
+        limit = max((crossing[point - 1] for point in even), default=0.0)
+        found: dict[int, int] = {}
+        for point in range(1, len(self._forward)):
+            if crossing[point - 1] <= limit and 0 < costly[point - 1] < costly[-1]:
+                found[costly[point - 1]] = point  # the last one: layers end with cheap ops
+        wanted = np.linspace(0.0, work[-1], POINTS * self.chunks.count + 1)
+        thinned = {int(np.searchsorted(wanted, work[point - 1])): point for point in found.values()}
+        return tuple(sorted(even.union(thinned.values())))
 
     def position(self, op: ir.Operation, known: Mapping[ir.Value, int], carries: bool) -> int | None:
         """The position of an op."""
@@ -77,16 +96,27 @@ class AutomaticFlow(Flow):
 
     @cached_property
     def _chunks(self) -> dict[ir.Value, int]:
-        """The chunks of the forward ops, by first result. Raises OpError if one of them has most of the work."""
-        work = _work(self.program.loop.body, self.program.loop.module, self._forward)
+        """The chunks of the forward ops, by first result. Raises OpError as `even` does, unless chunks are given."""
+        ends = self.even if self.begins is None else self.begins
+        chunks = np.searchsorted(ends, np.arange(len(self._forward)), side="right")
+        return {op.results[0]: int(chunk) for op, chunk in zip(self._forward, chunks, strict=True)}
+
+    @cached_property
+    def _work(self) -> list[float]:
+        """The FLOPs of the forward ops."""
+        return _work(self.program.loop.body, self.program.loop.module, self._forward)
+
+    @cached_property
+    def even(self) -> tuple[int, ...]:
+        """Where each chunk but the first begins, by FLOPs. Raises OpError if one op has most of the work."""
+        work = self._work
         ends = cheapest_cut(work, self._crossing_bytes(), self.chunks.count)
-        chunks = np.searchsorted(ends, np.arange(len(work)), side="right")
-        loads = [sum(work[number] for number in np.flatnonzero(chunks == chunk)) for chunk in range(self.chunks.count)]
+        loads = [float(part.sum()) for part in np.split(np.array(work), ends)]
         if max(loads) > UNEVEN * sum(work) / self.chunks.count:
             largest = max(zip(work, range(len(work)), strict=True))[1]
             hint = f"{MARK}, in layers that are unrolled, or scanned with jax.lax.scan"
             raise OpError(self._forward[largest], f"has too much of the work for {self.chunks.count} equal stages", hint)
-        return {op.results[0]: int(chunk) for op, chunk in zip(self._forward, chunks, strict=True)}
+        return tuple(ends)
 
     def _crossing_bytes(self) -> list[float]:
         """After each forward op, the bytes of what later forward ops read."""

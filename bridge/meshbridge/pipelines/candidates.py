@@ -13,14 +13,11 @@ from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.pipeline import Options, build, run
-from meshbridge.pipelines.loop import MicrobatchLoop
+from meshbridge.pipelines.build import PreparedStep
 from meshbridge.pipelines.named_computations import read_named_computations
 from meshbridge.pipelines.schedules import NAMES, Schedule, named
 from meshbridge.read.formats import Program, copy_module
 from meshbridge.sharding_search.mesh_notation import divisors
-
-TURNS = (2, 4)
-"""Chunks of a group under an interleaved schedule, where boundaries of stages say nothing."""
 
 Axes = tuple[tuple[str, int], ...]
 """The names and sizes of a mesh's axes."""
@@ -140,21 +137,14 @@ class SizedStep:
         return Program(module, self.source.format)
 
 
-def candidates(request: StageRequest, step: SizedStep, loop: MicrobatchLoop, stages: int) -> Iterator[Candidate]:
-    """The candidates of so many stages of a step, whose loop of microbatches is `loop`. Raises MeshError if there are none."""
-    meshes, counts = step.meshes(request.devices // stages), _chunks(loop, stages)
+def candidates(request: StageRequest, step: SizedStep, given: PreparedStep) -> Iterator[Candidate]:
+    """The candidates of a step with the stages that it is prepared for. Raises MeshError if there are none."""
+    stages, microbatches = given.stages, given.undecided_loop(given.stages).microbatches
+    meshes, counts = step.meshes(request.devices // stages), given.chunk_counts()
     for schedule in request.schedules:
-        own = _interleaved(counts, stages, loop.microbatches) if schedule == "interleaved" else [stages]
+        own = _interleaved(counts, stages, microbatches) if schedule == "interleaved" else [stages]
         for chunks, mesh in product(own, meshes):
-            yield Candidate(stages, mesh, loop.microbatches, schedule, chunks)
-
-
-def _chunks(loop: MicrobatchLoop, stages: int) -> Sequence[int]:
-    """The numbers of chunks that a step may be cut into for so many stages. Raises MeshError if there are none."""
-    if not loop.names:
-        return [stages, *(turns * stages for turns in TURNS)]
-    marked = loop.marked(stages)
-    return [count for count in range(stages, marked + 1, stages) if marked % count == 0]
+            yield Candidate(stages, mesh, microbatches, schedule, chunks)
 
 
 def _interleaved(counts: Sequence[int], stages: int, microbatches: int) -> list[int]:

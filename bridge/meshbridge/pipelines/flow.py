@@ -33,6 +33,18 @@ class Flow(ABC):
 
     program: LoopProgram
     chunks: Chunks
+    begins: tuple[int, ...] | None = None
+    "The points at which each chunk but the first begins, a subset of `points`, in order; by default `even`."
+
+    @property
+    @abstractmethod
+    def points(self) -> tuple[int, ...]:
+        """The points at which a chunk may begin, in order."""
+
+    @property
+    @abstractmethod
+    def even(self) -> tuple[int, ...]:
+        """The points at which each chunk but the first begins if chunks are as equal as possible."""
 
     @abstractmethod
     def position(self, op: ir.Operation, known: Mapping[ir.Value, int], carries: bool) -> int | None:

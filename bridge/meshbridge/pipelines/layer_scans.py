@@ -24,6 +24,9 @@ from meshbridge.ir.mlir import COMPARISONS, OpError, ancestor_in, comparison_dir
 from meshbridge.ir.uses import defining_op, look_through
 from meshbridge.pipelines.loop import SHARD, WHILE
 from meshbridge.pipelines.marker import Marker, marker_of
+from meshbridge.pipelines.stacks import Division
+
+FEWER = "choose fewer stages, or for an interleaved schedule a Schedule of fewer chunks"
 
 READ, WRITE = "stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"
 
@@ -70,18 +73,24 @@ class LayerScan:
             and look_through(returned[number], (SHARD,)) != arguments[number]
         ]
 
-    def part_order(self, parts: int) -> list[int]:
-        """The parts of the stacks that the scan passes, in order. Raises OpError for stacks that are passed in several orders."""
-        per_part = self.trips // parts
-        orders = set()
+    @property
+    def descends(self) -> bool:
+        """Whether it begins at the last layer of its stacks."""
+        return next(iter(self.stacks.values())).sign < 0
+
+    def runs(self, division: Division) -> list[tuple[int, int]]:
+        """The parts of the stacks that the scan passes, in order, each with the first trip there. Raises OpError for stacks that
+        are passed in several orders."""
+        runs = set()
         for position in self.stacks.values():
-            positions = [position.at(trip) for trip in range(self.trips)]
-            orders.add(tuple(each // per_part for each in positions[::per_part]))
-        if len(orders) > 1:
+            parts = [division.part_with(position.at(trip)) for trip in range(self.trips)]
+            starts = [trip for trip in range(self.trips) if not trip or parts[trip] != parts[trip - 1]]
+            runs.add(tuple((parts[trip], trip) for trip in starts))
+        if len(runs) > 1:
             raise OpError(
                 self.op, "reads one stack of layers forward and another one backward, so that no stages could follow it"
             )
-        return list(orders.pop())
+        return list(runs.pop())
 
     @cached_property
     def markers(self) -> list[tuple[ir.Operation, Marker]]:
@@ -96,16 +105,30 @@ class LayerLoop:
     loop: ir.Operation
     family: tuple[LayerScan, ...]
 
+    @property
+    def trips(self) -> int:
+        """The number of layers."""
+        return self.family[0].trips
 
-def find_layers(main: ir.Operation, module: ir.Module, stages: int) -> LayerLoop | None:
-    """The family of scans over layers that has to be cut for so many stages: one that marks a stage in its body, or, if no stage
-    is marked anywhere, one with more work than a stage. None if there is none. The program's calls are inlined.
+    @property
+    def scans(self) -> tuple[int, ...]:
+        """By layer, the number of its scan."""
+        return (0,) * self.trips
 
-    Raises OpError for boundaries in a scan beside others, and for layers that the stages do not divide.
+    def points(self, unit: int) -> tuple[int, ...]:
+        """The layers with which a chunk may begin that has a multiple of so many."""
+        return tuple(range(unit, self.trips, unit))
+
+
+def find_layers(main: ir.Operation, module: ir.Module, chunks: int) -> LayerLoop | None:
+    """The family of scans over layers that has to be cut for so many chunks: one that marks a stage in its body, or, if no stage
+    is marked anywhere, one with more work than a chunk. None if there is none. The program's calls are inlined.
+
+    Raises OpError for boundaries in a scan beside others, and for fewer layers than chunks.
     """
     marked = [op for op in walk(main) if marker_of(op) is not None]
     loop = _loop(main, module)
-    if stages == 1 or loop is None:
+    if chunks == 1 or loop is None:
         return None
     body = loop.regions[1].blocks[0]
     scans = list(_scans(body))
@@ -121,11 +144,10 @@ def find_layers(main: ir.Operation, module: ir.Module, stages: int) -> LayerLoop
     family = _family(scans, first)
     if inner:
         _check_marks(marked, family)
-    elif sum(work[scan.op.results[0]] for scan in family) * stages <= total:
+    elif sum(work[scan.op.results[0]] for scan in family) * chunks <= total:
         return None
-    if first.trips % stages:
-        message = f"runs {first.trips} layers, which {stages} stages of equally many layers do not divide"
-        raise OpError(first.op, message, f"choose a number of stages that divides {first.trips}")
+    if first.trips < chunks:
+        raise OpError(first.op, f"runs {first.trips} layers, expected at least one for each of {chunks} stages", FEWER)
     return LayerLoop(loop, family)
 
 

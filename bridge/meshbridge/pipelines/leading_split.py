@@ -1,4 +1,4 @@
-"""Values that can be in equal parts along their first dimension, and ops that can be computed on each part.
+"""Values that can be in parts along their first dimension, and ops that can be computed on each part.
 
 %2 = stablehlo.add %0, %1 : tensor<4x8xf32>      in two parts: one add of the parts 0, one of the parts 1: tensor<2x8xf32>
 """
@@ -16,6 +16,7 @@ from meshbridge.ir.uses import defining_op
 from meshbridge.ops.reductions import IDEMPOTENT, body_kind, is_sum
 from meshbridge.ops.traits import Trait, has
 from meshbridge.pipelines.loop import SHARD
+from meshbridge.pipelines.stacks import Division
 
 SLICE, CONCATENATE = "stablehlo.slice", "stablehlo.concatenate"
 
@@ -110,25 +111,26 @@ def _barrier(op: ir.Operation) -> list[Group]:
     return [[operand, result] for operand, result in zip(op.operands, op.results, strict=True) if _rank(operand)]
 
 
-def part_type(value: ir.Value, count: int) -> ir.RankedTensorType:
-    """The type of one of `count` parts of a value."""
+def part_type(value: ir.Value, division: Division, part: int) -> ir.RankedTensorType:
+    """The type of a part of a value."""
     first, *rest = shape_of(value)
-    return tensor([first // count, *rest], element_of(value))
+    start, end = division.rows(part, first)
+    return tensor([end - start, *rest], element_of(value))
 
 
-def on_part(op: ir.Operation, operands: Iterable[ir.Value], count: int, at: Builder) -> ir.Operation:
-    """`op` on one of `count` parts of its operands. What is in its regions computes with scalars."""
+def on_part(op: ir.Operation, operands: Iterable[ir.Value], division: Division, part: int, at: Builder) -> ir.Operation:
+    """`op` on that part of its operands. What is in its regions computes with scalars."""
     created = op.clone(ip=at.ip)
     for index, operand in enumerate(operands):
         created.operands[index] = operand
     for result in created.results:
-        result.set_type(part_type(result, count))
+        result.set_type(part_type(result, division, part))
     if op.name == "stablehlo.constant":
         literal = ir.DenseElementsAttr(op.attributes["value"])
         created.attributes["value"] = ir.DenseElementsAttr.get_splat(created.results[0].type, literal.get_splat_value())
     if op.name == SLICE:
-        first, *rest = integers(op.attributes["limit_indices"])
-        created.attributes["limit_indices"] = integers_attr([first // count, *rest])
+        _, *rest = integers(op.attributes["limit_indices"])
+        created.attributes["limit_indices"] = integers_attr([shape_of(created.results[0])[0], *rest])
     return created
 
 
@@ -157,43 +159,50 @@ def joins_rows(op: ir.Operation) -> bool:
     return op.name == CONCATENATE and not ir.IntegerAttr(op.attributes["dimension"]).value
 
 
-def parts_of_rows(op: ir.Operation, count: int) -> list[list[ir.Value]] | None:
-    """For `count` parts of what an op concatenates along the first dimension, the operands of each; None for any other op, and
-    where a part begins within an operand."""
+def parts_of_rows(op: ir.Operation, division: Division) -> list[list[ir.Value]] | None:
+    """For each part of what an op concatenates along the first dimension, the operands that make it up; None for any other op,
+    and where a part begins within an operand."""
     if not joins_rows(op):
         return None
-    size = shape_of(op.results[0])[0] // count
-    parts: list[list[ir.Value]] = [[] for _ in range(count)]
+    parts: list[list[ir.Value]] = [[] for _ in range(division.parts)]
     start = 0
     for operand in op.operands:
         end = start + shape_of(operand)[0]
-        if start // size != (end - 1) // size:
+        part = _part_with(start, end, shape_of(op.results[0])[0], division)
+        if part is None:
             return None
-        parts[start // size].append(operand)
+        parts[part].append(operand)
         start = end
     return parts
 
 
-def part_with_rows(op: ir.Operation, count: int) -> int | None:
+def part_with_rows(op: ir.Operation, division: Division) -> int | None:
     """The number of the part that has all rows that a slice reads; None for any other op, and for rows of several parts."""
     if op.name != SLICE:
         return None
-    size = shape_of(op.operands[0])[0] // count
     first, limit = (integers(op.attributes[name])[0] for name in ("start_indices", "limit_indices"))
-    return first // size if limit > first and first // size == (limit - 1) // size else None
+    return _part_with(first, limit, shape_of(op.operands[0])[0], division)
 
 
-def slice_of_part(op: ir.Operation, part: ir.Value, number: int, at: Builder) -> ir.Value:
-    """The slice `op` of the part of that number."""
-    offset = number * shape_of(part)[0]
+def _part_with(first: int, limit: int, size: int, division: Division) -> int | None:
+    """The number of the part that has those rows of a dimension of that size; None for rows of several parts, and for none."""
+    for part in range(division.parts):
+        start, end = division.rows(part, size)
+        if start <= first < limit <= end:
+            return part
+    return None
+
+
+def slice_of_part(op: ir.Operation, part: ir.Value, offset: int, at: Builder) -> ir.Value:
+    """The slice `op` of the part that begins at row `offset`."""
     names = ("start_indices", "limit_indices", "strides")
     starts, limits, strides = (list(integers(op.attributes[name])) for name in names)
     return at.cut(part, [starts[0] - offset, *starts[1:]], [limits[0] - offset, *limits[1:]], strides)
 
 
-def in_parts(seeds: Iterable[ir.Value], linked: Callable[[ir.Operation], list[Group]], count: int) -> set[ir.Value]:
-    """The values that are in `count` parts if `seeds` are: those that are in parts together with one that is. `linked` gives the
-    groups of ops that have groups of their own; what it leaves out follows from `parts_together`."""
+def in_parts(seeds: Iterable[ir.Value], linked: Callable[[ir.Operation], list[Group]], division: Division) -> set[ir.Value]:
+    """The values that are in parts if `seeds` are: those that are in parts together with one that is. `linked` gives the groups
+    of ops that have groups of their own; what it leaves out follows from `parts_together`."""
     found: set[ir.Value] = set()
     waiting = list(seeds)
     while waiting:
@@ -203,7 +212,7 @@ def in_parts(seeds: Iterable[ir.Value], linked: Callable[[ir.Operation], list[Gr
         found.add(value)
         for op in _around(value):
             for group in linked(op):
-                if value in group and all(shape_of(each)[0] % count == 0 for each in group):
+                if value in group and all(division.divides(shape_of(each)[0]) for each in group):
                     waiting += group
     return found
 

@@ -14,6 +14,7 @@ from meshbridge import pipeline
 from meshbridge.dialect.donation import DONOR
 from meshbridge.ir.mlir import digest, entries, function_type, ir, main_function, set_entries
 from meshbridge.pipelines.build import StagedPipeline
+from meshbridge.pipelines.fragment_reports import FragmentReports
 from meshbridge.pipelines.fragments import Fragment, Source
 from meshbridge.pipelines.mpmd_modules import imported
 from meshbridge.pipelines.mpmd_reader import Execution, MappedProgram, Move
@@ -38,7 +39,7 @@ def read_mapped(program: Program, options: pipeline.Options) -> StagedPipeline:
         plan = _plan(mapped)
         own = replace(options, target=target_of_stage(options.target, len(mapped.groups)))
         source = replace(program, module=composed(plan, mapped.stacks, mapped.step_type()))
-        return StagedPipeline(source, plan, mapped.stacks, own, options.target, mapped.donated)
+        return StagedPipeline(source, plan, mapped.stacks, own, options.target, mapped.donated, FragmentReports())
 
 
 def _plan(mapped: MappedProgram) -> CallPlan:

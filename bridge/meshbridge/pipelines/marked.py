@@ -1,12 +1,13 @@
 """Positions by the boundaries of stages that are marked.
 
-The boundary of chunk `k` has the position `Fk`, and passed backward `B(k-1)`; if more stages are marked than there are chunks, as
-many form each chunk. An op has the last position of what it reads; one that depends on no boundary, nor on a product that passes
-one, has none.
+The boundary of chunk `k` has the position `Fk`, and passed backward `B(k-1)`; if more stages are marked than there are chunks,
+several form a chunk, by default equally many. An op has the last position of what it reads; one that depends on no boundary, nor
+on a product that passes one, has none.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,15 @@ from meshbridge.pipelines.marker import Marker, marker_of
 
 @dataclass(frozen=True, eq=False)
 class MarkedFlow(Flow):
-    """Cuts a program at the boundaries of its stages."""
+    """Cuts a program at the boundaries of its stages. A point is the number of a stage that is marked."""
+
+    @property
+    def points(self) -> tuple[int, ...]:
+        return tuple(range(1, self._marked))
+
+    @property
+    def even(self) -> tuple[int, ...]:
+        return tuple(range(0, self._marked, self._marked // self.chunks.count)[1:])
 
     def position(self, op: ir.Operation, known: Mapping[ir.Value, int], carries: bool) -> int | None:
         position = last_position(known, self.program.reads.of(op))
@@ -34,14 +43,19 @@ class MarkedFlow(Flow):
         names = self.program.loop.names
         if marker.name not in names:
             raise OpError(op, f"passes the boundary of stage {marker.name!r} backward, which nothing passes forward")
-        marked = self.program.loop.marked(self.chunks.count)
-        stage = names.index(marker.name) + marked - len(names)
-        together = marked // self.chunks.count
+        stage = names.index(marker.name) + self._marked - len(names)
         if marker.direction == "forward":
-            return stage // together
-        chunk = max(stage - 1, 0) // together
+            return self._chunk_of(stage)
+        chunk = self._chunk_of(max(stage - 1, 0))
         # No boundary is between the forward and the backward pass of the last chunk, so that they are one.
         return self.chunks.backward(chunk) if chunk < self.chunks.count - 1 else chunk
+
+    @cached_property
+    def _marked(self) -> int:
+        return self.program.loop.marked(self.chunks.count)
+
+    def _chunk_of(self, stage: int) -> int:
+        return bisect_right(self.even if self.begins is None else self.begins, stage)
 
     @cached_property
     def _first_products(self) -> set[ir.Value]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from meshbridge.ir.mlir import ir, mpmd
-from meshbridge.pipelines.stacks import Part
+from meshbridge.pipelines.stacks import Division, Part
 
 FRAGMENT, FRAGMENT_CALL, TRANSFER, RETURN = "mpmd.fragment", "mpmd.fragment_call", "mpmd.transfer", "mpmd.return"
 
@@ -83,14 +84,15 @@ def meshes_of(topology: ir.Attribute) -> dict[str, ir.Attribute]:
 
 def part_attr(part: Part) -> ir.Attribute:
     """The value of PART. Needs a current context."""
-    return ir.DenseI64ArrayAttr.get([part.number, part.position, *range(part.parts + 1)])
+    return ir.DenseI64ArrayAttr.get([part.number, part.position, *part.division.bounds])
 
 
 def part_of(attribute: ir.Attribute | None) -> Part | None:
     """The part that a value of PART names; None for none, and for one of another form."""
     numbers = list(ir.DenseI64ArrayAttr(attribute)) if isinstance(attribute, ir.DenseI64ArrayAttr) else []
     number, position, *bounds = numbers if len(numbers) > 3 else (0, 0)
-    return Part(number, position, len(bounds) - 1) if bounds == list(range(len(bounds))) and bounds else None
+    are_bounds = bounds[:1] == [0] and all(start < end for start, end in pairwise(bounds))
+    return Part(number, position, Division(tuple(bounds))) if are_bounds and 0 <= position < len(bounds) - 1 else None
 
 
 def origin_attr(*origins: tuple[str, int]) -> ir.Attribute:

@@ -21,14 +21,16 @@ from meshbridge.pipelines.program import LoopProgram, key_of
 from meshbridge.pipelines.sites import Chunks, Site
 
 
-def place(loop: MicrobatchLoop, groups: int, chunks: int, *, split_weights: bool = False) -> Placement:
-    """The sites of the ops of a program, cut into `chunks` for that many groups of devices; `split_weights` as for
+def place(
+    loop: MicrobatchLoop, groups: int, chunks: int, begins: tuple[int, ...] | None = None, *, split_weights: bool = False
+) -> Placement:
+    """The sites of the ops of a program, cut into `chunks` for that many groups of devices; `begins` and `split_weights` as for
     `positions_of`.
 
     Raises MeshError for another number of marked stages, and OpError for a stage that needs a value of a later one.
     """
     program, cut = LoopProgram(loop), Chunks(groups, chunks)
-    positions = positions_of(program, cut, split_weights=split_weights)
+    positions = positions_of(program, cut, begins, split_weights=split_weights)
     return Placement(program, cut, positions, AfterLoop(program, cut, positions))
 
 

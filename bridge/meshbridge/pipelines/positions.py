@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from meshbridge.pipelines.automatic import AutomaticFlow
-from meshbridge.pipelines.flow import Positions
+from meshbridge.pipelines.flow import Flow, Positions
 from meshbridge.pipelines.marked import MarkedFlow
 from meshbridge.pipelines.program import LoopProgram
 from meshbridge.pipelines.sites import Chunks
 
 
-def positions_of(program: LoopProgram, chunks: Chunks, *, split_weights: bool = False) -> Positions:
-    """The positions of values of the loop's body that have one.
+def flow_of(program: LoopProgram, chunks: Chunks, begins: tuple[int, ...] | None = None) -> Flow:
+    """What finds the positions of values: by boundaries of stages if there are any. `begins` are the points at which chunks
+    begin."""
+    return (MarkedFlow if program.loop.names else AutomaticFlow)(program, chunks, begins)
+
+
+def positions_of(
+    program: LoopProgram, chunks: Chunks, begins: tuple[int, ...] | None = None, *, split_weights: bool = False
+) -> Positions:
+    """The positions of values of the loop's body that have one; `begins` as for `flow_of`.
 
     With `split_weights`, what a backward pass computes for its own chunk alone, such as gradients of weights, has a position
     after all others. Raises OpError for a stage that needs a value of a later one.
     """
-    flow = MarkedFlow if program.loop.names else AutomaticFlow
-    found = flow(program, chunks).positions()
+    found = flow_of(program, chunks, begins).positions()
     return _with_weights_apart(program, chunks, found) if split_weights else found
 
 

@@ -5,22 +5,16 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
 
 from meshbridge.dialect.module_mesh import mesh_or_single
-from meshbridge.ir.elements import type_bytes
-from meshbridge.ir.mlir import function_type, main_function
 from meshbridge.pages.pipeline_page import pipeline_page
-from meshbridge.pipeline import Options
 from meshbridge.pipelines import schedules
 from meshbridge.pipelines.build import StagedPipeline
 from meshbridge.pipelines.fragments import Fragment
 from meshbridge.pipelines.plan import Call, Slot
 from meshbridge.pipelines.schedules import Run, Timeline
 from meshbridge.pipelines.topology import transfer_time
-from meshbridge.read.formats import copy_module
-from meshbridge.reports import Report, partition_and_report
 from meshbridge.text import Tabular, size_text, table, time_text
 
 
@@ -132,41 +126,15 @@ def _time(seconds: float | None) -> str:
     return "-" if seconds is None else time_text(seconds)
 
 
-class ReportedFragment(NamedTuple):
-    """The report on a fragment, and the bytes of its inputs and outputs on a device."""
-
-    report: Report
-    inputs: tuple[float, ...]
-    outputs: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class FragmentReports:
-    """Reports on fragments. Fragments with the same program and options, such as those of equal stages, share one."""
-
-    _reports: dict[tuple[str, str], ReportedFragment] = field(default_factory=dict)
-
-    def of(self, fragment: Fragment, options: Options) -> ReportedFragment:
-        """The report on a fragment, which is partitioned in a copy. Raises MeshError."""
-        key = options.target.name, str(fragment.module)
-        if key not in self._reports:
-            module = copy_module(fragment.module)
-            report, _ = partition_and_report(module, replace(options, emit="mesh"))
-            kind = function_type(main_function(module))
-            sizes = (tuple(map(type_bytes, types)) for types in (kind.inputs, kind.results))
-            self._reports[key] = ReportedFragment(report, *sizes)
-        return self._reports[key]
-
-
-def report(pipeline: StagedPipeline, reports: FragmentReports | None = None) -> PipelineReport:
+def report(pipeline: StagedPipeline) -> PipelineReport:
     """Partitions the fragments of a pipeline that have no report yet, and predicts its step. Raises MeshError."""
-    return _Prediction(pipeline, FragmentReports() if reports is None else reports).report()
+    return _Prediction(pipeline).report()
 
 
 class _Prediction:
-    def __init__(self, pipeline: StagedPipeline, reports: FragmentReports) -> None:
+    def __init__(self, pipeline: StagedPipeline) -> None:
         self.pipeline, self.plan = pipeline, pipeline.plan
-        reported = {fragment: reports.of(fragment, pipeline.options) for fragment in self.plan.fragments}
+        reported = {fragment: pipeline.reports.of(fragment, pipeline.options) for fragment in self.plan.fragments}
         self.reports = {fragment: each.report for fragment, each in reported.items()}
         self.sizes: dict[Slot, float] = {}
         "Bytes of a slot on a device."

@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from meshbridge.dialect.module_mesh import mesh_or_single
 from meshbridge.ir.mlir import ir
 from meshbridge.pipelines.fragments import Fragment
+from meshbridge.pipelines.layer_stack import LayerStack
 from meshbridge.pipelines.plan import Call, CallPlan, Send, Slot
 from meshbridge.pipelines.stacks import Stacks
 from meshbridge.pipelines.transfers import Transfers, elsewhere, part_of, refuse_spread, stacked
@@ -111,16 +112,16 @@ class Runner:
         process = jax.process_index()
         return frozenset(group for group, mesh in self._meshes.items() if mesh.devices.flat[0].process_index == process)
 
-    def __call__(self, arguments: Sequence[Any], labels: Sequence[str]) -> list[jax.Array]:
+    def __call__(self, arguments: Sequence[Any], labels: Sequence[str]) -> list[jax.Array | LayerStack]:
         """Runs a step on the arrays that the step takes, called by `labels` in diagnostics. Each result is on the devices of the
-        group that computes it, and a stack of layers on those of all groups. Raises MeshError for arguments of another shape or
+        group that computes it, and a stack of layers on those of its parts. Raises MeshError for arguments of another shape or
         type."""
         slots: dict[Slot, jax.Array] = {}
         for slot, (fragment, number) in self.plan.arguments.items():
             part, bound = self.stacks.arguments[slot.source.number], self.fragments[fragment]
             port, label, target = bound.executable.inputs[number], labels[part.number], bound.reads[number]
             if part.parts > 1:
-                port = replace(port, shape=(port.shape[0] * part.parts, *port.shape[1:]))
+                port = replace(port, shape=(part.whole_size(port.shape[0]), *port.shape[1:]))
             fitted = port.fitted(label, arguments[part.number])
             holder = self._holder(fitted)
             if holder is not None and self._is_between_processes(holder, slot.group):

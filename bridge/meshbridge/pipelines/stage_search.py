@@ -13,10 +13,11 @@ from itertools import product
 from math import inf
 
 from meshbridge.ir.mlir import MeshError
-from meshbridge.pipelines.build import DecidedStep, decide, undecided_loop
+from meshbridge.pipelines.build import PreparedStep, prepare
 from meshbridge.pipelines.candidates import Axes, Candidate, SizedStep, StageRequest, StepOf, candidates
+from meshbridge.pipelines.fragment_reports import FragmentReports
 from meshbridge.pipelines.outline import Outline
-from meshbridge.pipelines.prediction import FragmentReports, report
+from meshbridge.pipelines.prediction import report
 from meshbridge.pipelines.searched import Refused, SearchedPipeline, Tried
 from meshbridge.progress import OnProgress
 from meshbridge.sharding_search import clock as clocks
@@ -61,7 +62,7 @@ class _StageSearch:
     "Bounds and candidates that are not predicted."
     _by_count: dict[int, SizedStep] = field(default_factory=dict)
     _reports: FragmentReports = field(default_factory=FragmentReports)
-    _decided: dict[tuple[int, Axes, int], DecidedStep] = field(default_factory=dict)
+    _steps: dict[tuple[int, Axes, int], PreparedStep] = field(default_factory=dict)
 
     @property
     def limit(self) -> float:
@@ -94,18 +95,22 @@ class _StageSearch:
         for step, stages in product(self.steps, self.request.stage_counts):
             devices = self.request.devices // stages
             try:
-                loop = undecided_loop(step.source, stages)
-                found = [*candidates(self.request, step, loop, stages)]
+                given = prepare(step.source, self.request.options, stages)
+                found = [*candidates(self.request, step, given)]
             except MeshError as error:
                 self._refuse(f"{stages} stages", error)
                 continue
+            loop = given.undecided_loop(stages)
             self._by_count[loop.microbatches] = step
             outline = Outline(loop, self.request.target.device)
-            for candidate in found:
+            for chunks in dict.fromkeys(candidate.chunks for candidate in found):
                 try:
-                    bounded.append((outline.bound(candidate, devices), candidate))
+                    given.check(chunks)
                 except MeshError as error:
-                    self._refuse(f"{candidate.chunks} chunks", error)
+                    self._refuse(f"{chunks} chunks", error)
+                    continue
+                own = [candidate for candidate in found if candidate.chunks == chunks]
+                bounded += [(outline.bound(candidate, devices), candidate) for candidate in own]
         return bounded
 
     def _try(self, bound: float, candidate: Candidate) -> None:
@@ -113,19 +118,18 @@ class _StageSearch:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of candidates that are not taken
                 ordered = candidate.ordered()
-                cut = self._decide(candidate).cut(candidate.chunks, split_weights=ordered.splits_weights)
-                predicted = report(cut.under(ordered), self._reports)
+                predicted = report(self._prepared(candidate).under(ordered))
         except MeshError as error:
             self._refuse(candidate.label, error)
             return
         self.tried.append(Tried.of(candidate, bound, predicted))
 
-    def _decide(self, candidate: Candidate) -> DecidedStep:
+    def _prepared(self, candidate: Candidate) -> PreparedStep:
         key = candidate.microbatches, candidate.mesh, candidate.stages
-        if key not in self._decided:
+        if key not in self._steps:
             program = self._by_count[candidate.microbatches].on(candidate.mesh)
-            self._decided[key] = decide(program, self.request.options, candidate.stages)
-        return self._decided[key]
+            self._steps[key] = prepare(program, self.request.options, candidate.stages, self._reports)
+        return self._steps[key]
 
     def _refuse(self, what: str, error: MeshError) -> None:
         self.errors.append(error)

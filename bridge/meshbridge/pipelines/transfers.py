@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from meshbridge.ir.mlir import MeshError
+from meshbridge.pipelines.layer_stack import LayerStack
 from meshbridge.pipelines.stacks import Part
 
 STACK_AXIS = "stages"
@@ -39,11 +40,14 @@ def is_of_stack(sharding: Any) -> bool:
 
 
 def part_of(stack: Any, part: Part, target: NamedSharding, label: str) -> Any:
-    """A part of a stack of layers: its shards, if they are on the devices of `target` as that says, as after a step; else a copy.
+    """A part of a stack of layers: that of a `LayerStack`, or the shards, if they are on the devices of `target` as that says, as
+    after a step; else a copy.
 
     Raises MeshError for another stack that is on devices of several processes."""
     start, end = part.bounds(stack.shape[0])
     shape = (end - start, *stack.shape[1:])
+    if isinstance(stack, LayerStack):
+        return stack.rows(start, end)
     if isinstance(stack, jax.Array) and len(stack.sharding.device_set) == part.parts * len(target.device_set):
         held = stack.sharding.devices_indices_map(stack.shape)
         wanted = target.devices_indices_map(shape)
@@ -72,18 +76,17 @@ def _bounds(index: tuple[slice, ...], shape: Sequence[int], start: int = 0) -> l
     return [(bounds[0][0] + start, bounds[0][1] + start), *bounds[1:]]
 
 
-def stacked(parts: Sequence[jax.Array]) -> jax.Array:
-    """The stack of these parts: one array on all of their devices, if they are on as many meshes, sharded alike; else on the
-    devices of the first part. Raises MeshError if these would be devices of another process."""
+def stacked(parts: Sequence[jax.Array]) -> jax.Array | LayerStack:
+    """The stack of these parts: one array on all of their devices, if they have equally many layers, and are on as many meshes,
+    sharded alike; else a `LayerStack`."""
     first = parts[0]
     if len(parts) == 1:
         return first
     shardings = [part.sharding for part in parts if isinstance(part.sharding, NamedSharding)]
     devices = [device for sharding in shardings for device in sharding.mesh.devices.flat]
-    if len(shardings) < len(parts) or len({each.spec for each in shardings}) > 1 or len({*devices}) < len(devices):
-        for part in parts:
-            refuse_spread(part, "a stack of layers that is not computed on the stages of its layers")
-        return jax.numpy.concatenate([jax.device_put(part, first.sharding) for part in parts])
+    alike = {(part.shape, sharding.spec) for part, sharding in zip(parts, shardings, strict=False)}
+    if len(shardings) < len(parts) or len(alike) > 1 or len({*devices}) < len(devices):
+        return LayerStack(tuple(parts))
     sharding = on_all([each.mesh for each in shardings], shardings[0].spec)
     shape = (first.shape[0] * len(parts), *first.shape[1:])
     shards = {shard.device: shard.data for part in parts for shard in part.addressable_shards}
