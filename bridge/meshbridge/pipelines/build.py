@@ -16,14 +16,14 @@ from meshbridge.pipelines import schedules
 from meshbridge.pipelines.boundaries import Boundaries
 from meshbridge.pipelines.fragment_reports import FragmentReports
 from meshbridge.pipelines.fragments import Fragment, fragments_of
-from meshbridge.pipelines.layer_scans import LayerLoop, find_layers
+from meshbridge.pipelines.layer_sequence import LayerSequence, find_sequence
 from meshbridge.pipelines.loop import MicrobatchLoop, find_loop
 from meshbridge.pipelines.named_computations import read_named_computations
 from meshbridge.pipelines.placement import place
 from meshbridge.pipelines.plan import CallPlan, donate, plan
 from meshbridge.pipelines.positions import flow_of, positions_of
 from meshbridge.pipelines.program import LoopProgram
-from meshbridge.pipelines.scan_split import split_scans, unit_of
+from meshbridge.pipelines.scan_split import split_scans
 from meshbridge.pipelines.schedules import Schedule
 from meshbridge.pipelines.segment_prices import Price, division_to_price, joined, prices_of, prices_of_layers
 from meshbridge.pipelines.sites import Chunks
@@ -131,18 +131,21 @@ class PreparedStep:
     "The devices of all stages."
     stages: int
     reports: FragmentReports
+    _layers: dict[int, LayerSequence | None] = field(default_factory=dict)
     _decided: dict[Division | None, DecidedStep] = field(default_factory=dict)
     _fragments: dict[tuple[Any, ...], tuple[Fragment, ...]] = field(default_factory=dict)
     _prices: dict[tuple[Any, ...], list[Price]] = field(default_factory=dict)
 
-    def layers(self, chunks: int) -> LayerLoop | None:
-        """The scans over layers that so many chunks cut; None if there are none. Raises OpError as `find_layers` does."""
-        return find_layers(main_function(self.legal), self.legal, chunks)
+    def layers(self, chunks: int) -> LayerSequence | None:
+        """The layers of scans that so many chunks cut; None if there are none."""
+        if chunks not in self._layers:
+            self._layers[chunks] = find_sequence(main_function(self.legal), self.legal, chunks)
+        return self._layers[chunks]
 
     def undecided_loop(self, chunks: int) -> MicrobatchLoop:
         """The loop of microbatches for so many chunks, to read, whose shardings are not decided. Raises MeshError."""
         layers = self.layers(chunks)
-        module = self.legal if layers is None else split_scans(self.legal, layers, self._even(layers, chunks))[0]
+        module = self.legal if layers is None else split_scans(self.legal, layers, layers.even(chunks))[0]
         module = copy_module(module)
         with module.context:
             return find_loop(module)
@@ -152,7 +155,7 @@ class PreparedStep:
         stages, layers = self.stages, self.layers(self.stages)
         loop = self.undecided_loop(stages)
         if layers is not None:
-            return [turns * stages for turns in TURNS if turns * stages <= layers.trips]
+            return [turns * stages for turns in TURNS if turns * stages <= len(layers.points) + 1]
         if not loop.names:
             return [turns * stages for turns in TURNS]
         marked = loop.marked(stages)
@@ -203,14 +206,9 @@ class PreparedStep:
         """Whether the seconds of fragments can be predicted: the machine has a topology."""
         return self.whole.devices is not None
 
-    def _even(self, layers: LayerLoop, chunks: int) -> Division:
-        """The layers of so many chunks, as equal as their shardings allow. Raises OpError for too few."""
-        return Division.even(layers.trips, chunks, unit_of(layers, self.legal, chunks))
-
-    def _division(self, layers: LayerLoop, schedule: Schedule) -> Division:
-        """The layers of each chunk: those of the shortest predicted step, or equally many without a topology."""
-        even = self._even(layers, schedule.chunks)
-        points = layers.points(unit_of(layers, self.legal, schedule.chunks))
+    def _division(self, layers: LayerSequence, schedule: Schedule) -> Division:
+        """The layers of each chunk: those of the shortest predicted step, or of equal work without a topology."""
+        even, points = layers.even(schedule.chunks), layers.points
         if not self.predicts or len(points) < schedule.chunks:
             return even
         known = division_to_price(even, layers.scans)
@@ -219,7 +217,7 @@ class PreparedStep:
             segments = self._priced(self.decided(known), known.parts, None, split_weights=schedule.splits_weights)
             prices = prices_of_layers(segments, known, layers.scans, merged=not schedule.splits_weights)
             self._prices[key] = joined(prices, points)
-        return Division((0, *self._chosen(self._prices[key], points, even.bounds[1:-1], schedule), layers.trips))
+        return Division((0, *self._chosen(self._prices[key], points, even.bounds[1:-1], schedule), layers.count))
 
     def _begins(self, schedule: Schedule) -> tuple[int, ...] | None:
         """The points at which chunks begin: those of the shortest predicted step; None for the default ones, without a topology,

@@ -5,7 +5,8 @@
         %ys' = dynamic_update_slice %ys, …, %i, 0    writes one at `i`
     }
 
-A backward pass reads and writes at `L - 1 - i`. Scans that read or write the same stacks are one family.
+A backward pass reads and writes at `L - 1 - i`. Scans that read or write the same stacks are one family: an encoder is one, a
+decoder another one.
 """
 
 from __future__ import annotations
@@ -19,14 +20,13 @@ from meshbridge.analysis.executions import executed
 from meshbridge.analysis.known_values import known_integer
 from meshbridge.analysis.trip_count import CountedLoop, counted_loop
 from meshbridge.cost.flops import amount
-from meshbridge.ir.builder import shape_of
+from meshbridge.ir.builder import element_of, shape_of
 from meshbridge.ir.mlir import COMPARISONS, OpError, ancestor_in, comparison_direction, ir, terminator_operands, walk
-from meshbridge.ir.uses import defining_op, look_through
+from meshbridge.ir.uses import LOOK_THROUGH, defining_op, look_through, unchanged_numbers
 from meshbridge.pipelines.loop import SHARD, WHILE
 from meshbridge.pipelines.marker import Marker, marker_of
+from meshbridge.pipelines.reads import external_operands
 from meshbridge.pipelines.stacks import Division
-
-FEWER = "choose fewer stages, or for an interleaved schedule a Schedule of fewer chunks"
 
 READ, WRITE = "stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"
 
@@ -99,56 +99,77 @@ class LayerScan:
 
 
 @dataclass(frozen=True, eq=False)
+class Family:
+    """Scans over the same layers, in program order: the first one is forward, others forward or backward."""
+
+    scans: tuple[LayerScan, ...]
+    work: float
+
+    @property
+    def first(self) -> LayerScan:
+        """The first scan."""
+        return self.scans[0]
+
+    @property
+    def layers(self) -> int:
+        """The number of layers."""
+        return self.first.trips
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether each of its scans passes all its stacks in one order."""
+        return all(len({position.sign for position in scan.stacks.values()}) == 1 or scan.trips == 1 for scan in self.scans)
+
+    def is_forward(self, scan: LayerScan) -> bool:
+        """Whether a scan passes the layers as the first one does."""
+        return scan.descends == self.first.descends
+
+    @cached_property
+    def name(self) -> str:
+        """The name of the boundary in its scans; "" if there is none."""
+        return next((marker.name for scan in self.scans for _, marker in scan.markers), "")
+
+
+@dataclass(frozen=True, eq=False)
 class LayerLoop:
-    """A program's loop of microbatches with a family of scans over layers, in program order."""
+    """A program's loop of microbatches, its work, and its families of scans over layers, in program order."""
 
     loop: ir.Operation
-    family: tuple[LayerScan, ...]
+    work: float
+    families: tuple[Family, ...]
 
     @property
-    def trips(self) -> int:
-        """The number of layers."""
-        return self.family[0].trips
+    def body(self) -> ir.Block:
+        """What each microbatch computes."""
+        block: ir.Block = self.loop.regions[1].blocks[0]
+        return block
 
-    @property
-    def scans(self) -> tuple[int, ...]:
-        """By layer, the number of its scan."""
-        return (0,) * self.trips
+    def reads_parameters(self, family: Family) -> bool:
+        """Whether a family has a stack of floating-point numbers that is the same for each microbatch, and no constant."""
+        stacks = (value for scan in family.scans for value in _shared_stacks(scan))
+        return any(value not in self._varying for value in stacks)
 
-    def points(self, unit: int) -> tuple[int, ...]:
-        """The layers with which a chunk may begin that has a multiple of so many."""
-        return tuple(range(unit, self.trips, unit))
+    @cached_property
+    def _varying(self) -> set[ir.Value]:
+        """The values of the body that each microbatch has of its own."""
+        unchanged = unchanged_numbers(self.loop)
+        varying: set[ir.Value] = {value for number, value in enumerate(self.body.arguments) if number not in unchanged}
+        for view in self.body.operations:
+            if not varying.isdisjoint(external_operands(view.operation)):
+                varying.update(view.operation.results)
+        return varying
 
 
-def find_layers(main: ir.Operation, module: ir.Module, chunks: int) -> LayerLoop | None:
-    """The family of scans over layers that has to be cut for so many chunks: one that marks a stage in its body, or, if no stage
-    is marked anywhere, one with more work than a chunk. None if there is none. The program's calls are inlined.
-
-    Raises OpError for boundaries in a scan beside others, and for fewer layers than chunks.
-    """
-    marked = [op for op in walk(main) if marker_of(op) is not None]
+def find_layers(main: ir.Operation, module: ir.Module) -> LayerLoop | None:
+    """The scans over layers of a program, whose calls are inlined. None if it has no loop of microbatches."""
     loop = _loop(main, module)
-    if chunks == 1 or loop is None:
+    if loop is None:
         return None
     body = loop.regions[1].blocks[0]
     scans = list(_scans(body))
-    inner = [op for op in marked if op.block != body]
     work = _work(module, body, [scan.op for scan in scans])
-    if marked and not inner:
-        return None
-    holding = [scan for scan in scans if scan.markers] if inner else scans
-    if not holding:
-        return None
-    total = work.pop(None)
-    first = max(holding, key=lambda scan: work[scan.op.results[0]])
-    family = _family(scans, first)
-    if inner:
-        _check_marks(marked, family)
-    elif sum(work[scan.op.results[0]] for scan in family) * chunks <= total:
-        return None
-    if first.trips < chunks:
-        raise OpError(first.op, f"runs {first.trips} layers, expected at least one for each of {chunks} stages", FEWER)
-    return LayerLoop(loop, family)
+    families = [Family(own, sum(work[scan.op.results[0]] for scan in own)) for own in _families(scans)]
+    return LayerLoop(loop, work[None], tuple(families))
 
 
 def _loop(main: ir.Operation, module: ir.Module) -> ir.Operation | None:
@@ -172,33 +193,49 @@ def _work(module: ir.Module, block: ir.Block, ops: Iterable[ir.Operation]) -> di
     return work
 
 
-def _check_marks(marked: Sequence[ir.Operation], family: Sequence[LayerScan]) -> None:
-    """Raises OpError for a boundary outside of the family."""
-    within = [op for scan in family for op, _ in scan.markers]
-    for op in marked:
-        if op not in within:
-            marker = marker_of(op)
-            name = marker.name if marker is not None else ""
-            hint = "mark stages in the body of one scan over layers, or between scans over the layers of each stage"
-            raise OpError(op, f"of stage {name!r} is beside boundaries in a scan over layers", hint)
+def _families(scans: Sequence[LayerScan]) -> Iterator[tuple[LayerScan, ...]]:
+    """The scans by what they share: those with the same trip count that share stacks are together."""
+    remaining = list(scans)
+    while remaining:
+        family, stacks = [remaining.pop(0)], set[ir.Value]()
+        for scan in family:
+            stacks.update(_shared_stacks(scan))
+            more = [each for each in remaining if each.trips == scan.trips and not stacks.isdisjoint(_shared_stacks(each))]
+            remaining = [each for each in remaining if each not in more]
+            family += more
+        yield tuple(scan for scan in scans if scan in family)
 
 
-def _family(scans: Sequence[LayerScan], first: LayerScan) -> tuple[LayerScan, ...]:
-    """The scans with the same trip count that share stacks with `first`, or with one that does."""
-    alike = [scan for scan in scans if scan.trips == first.trips]
-    family, stacks = {first}, set(_stack_values(first))
-    while True:
-        more = {scan for scan in alike if scan not in family and not stacks.isdisjoint(_stack_values(scan))}
-        if not more:
-            return tuple(scan for scan in alike if scan in family)
-        family |= more
-        stacks.update(value for scan in more for value in _stack_values(scan))
-
-
-def _stack_values(scan: LayerScan) -> Iterator[ir.Value]:
+def _shared_stacks(scan: LayerScan) -> Iterator[ir.Value]:
+    """The stacks by which scans are over the same layers: kernels, and what a forward pass leaves to a backward pass. Numbers of
+    layers, keys, and constants may be the same for other layers."""
     for number in scan.stacks:
-        yield look_through(scan.op.operands[number], (SHARD,))
-        yield scan.op.results[number]
+        value = look_through(scan.op.operands[number], (SHARD,))
+        if isinstance(element_of(value), ir.FloatType):
+            yield scan.op.results[number]
+            if not _is_constant(value):
+                yield value
+
+
+def _is_constant(value: ir.Value) -> bool:
+    """Whether no argument is among what a value is computed from, as far as `LOOK_THROUGH` ops tell."""
+    waiting, seen = [value], set[ir.Value]()
+    while waiting and len(seen) < LOOK_THROUGH:
+        each = _before_loop(waiting.pop())
+        op = defining_op(each)
+        if op is None:
+            return False
+        seen.add(each)
+        waiting += [operand for operand in op.operands if operand not in seen]
+    return not waiting
+
+
+def _before_loop(value: ir.Value) -> ir.Value:
+    """What a loop carries unchanged, as it is before the loop; any other value itself."""
+    if not isinstance(value.owner, ir.Block) or value.owner.owner.name != WHILE:
+        return value
+    loop, number = value.owner.owner.operation, ir.BlockArgument(value).arg_number
+    return loop.operands[number] if number in unchanged_numbers(loop) else value
 
 
 def _scans(body: ir.Block) -> Iterator[LayerScan]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 
 from meshbridge.dialect.attributes import integers, integers_attr
@@ -200,9 +200,16 @@ def slice_of_part(op: ir.Operation, part: ir.Value, offset: int, at: Builder) ->
     return at.cut(part, [starts[0] - offset, *starts[1:]], [limits[0] - offset, *limits[1:]], strides)
 
 
-def in_parts(seeds: Iterable[ir.Value], linked: Callable[[ir.Operation], list[Group]], division: Division) -> set[ir.Value]:
-    """The values that are in parts if `seeds` are: those that are in parts together with one that is. `linked` gives the groups
-    of ops that have groups of their own; what it leaves out follows from `parts_together`."""
+def in_parts(
+    seeds: Iterable[ir.Value],
+    linked: Callable[[ir.Operation], list[Group]],
+    division: Division,
+    free: Container[ir.Value],
+    exclude: Container[ir.Value],
+) -> set[ir.Value]:
+    """The values that are in parts if `seeds` are: those that are in parts together with one that is, but those in `exclude`.
+    `linked` gives the groups of ops that have groups of their own; what it leaves out follows from `parts_together`. Values that
+    are `free` (`free_values`) are in parts where something else is, and nothing is because of them."""
     found: set[ir.Value] = set()
     waiting = list(seeds)
     while waiting:
@@ -210,21 +217,31 @@ def in_parts(seeds: Iterable[ir.Value], linked: Callable[[ir.Operation], list[Gr
         if value in found:
             continue
         found.add(value)
-        for op in _around(value):
+        for op in _around(value, users=value not in free):
             for group in linked(op):
-                if value in group and all(division.divides(shape_of(each)[0]) for each in group):
+                if value in group and all(division.divides(shape_of(each)[0]) and each not in exclude for each in group):
                     waiting += group
     return found
 
 
-def _around(value: ir.Value) -> Iterator[ir.Operation]:
-    """The op that defines a value, or has it as an argument of its block, and the ops that read it."""
+def free_values(ops: Iterable[ir.Operation]) -> set[ir.Value]:
+    """The results of `ops` that are computed from constants and scalars alone, so that each reader can compute a part of them."""
+    free: set[ir.Value] = set()
+    for op in ops:
+        groups = parts_together(op)
+        if len(op.results) == 1 and len(groups) == 1 and free.issuperset(each for each in groups[0] if each != op.results[0]):
+            free.add(op.results[0])
+    return free
+
+
+def _around(value: ir.Value, *, users: bool) -> Iterator[ir.Operation]:
+    """The op that defines a value, or has it as an argument of its block, and if `users`, the ops that read it."""
     defining = defining_op(value)
     if defining is not None:
         yield defining
     elif isinstance(value.owner, ir.Block):
         yield value.owner.owner.operation
-    for use in value.uses:
+    for use in value.uses if users else ():
         user = use.owner.operation
         yield user
         if user.name == "stablehlo.return":

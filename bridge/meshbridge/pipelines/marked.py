@@ -33,7 +33,7 @@ class MarkedFlow(Flow):
         position = last_position(known, self.program.reads.of(op))
         marker = marker_of(op)
         if marker is None:
-            return 0 if position is None and op.results[0] in self._first_products else position
+            return self._first_products.get(op.results[0]) if position is None else position
         boundary = self._boundary(op, marker)
         if position is not None and position > boundary:
             raise self._late(op, marker, position, carries)
@@ -58,16 +58,35 @@ class MarkedFlow(Flow):
         return bisect_right(self.even if self.begins is None else self.begins, stage)
 
     @cached_property
-    def _first_products(self) -> set[ir.Value]:
-        """The results of costly ops from which a value that passes a boundary forward is computed: unless they depend on another
-        boundary, they belong to the first chunk, and so does what depends on them."""
-        program = self.program
-        needed: set[ir.Value] = set()
+    def _first_products(self) -> dict[ir.Value, int]:
+        """The chunks of costly ops from which a value that passes a boundary forward is computed, by first result: unless they
+        depend on another boundary, they belong to the first chunk that reads their result, and so does what depends on them."""
+        program, found = self.program, dict[ir.Value, int]()
+        passing: set[ir.Value] = set()
+        readers: dict[ir.Value, int] = {}
         for op in reversed(program.inside):
+            marker, key = marker_of(op), op.results[0]
+            chunk = self._after_boundary.get(key, min((readers[each] for each in op.results if each in readers), default=None))
+            is_forward = marker is not None and marker.direction == "forward"
+            if is_forward or passing.intersection(op.results):
+                passing.update(program.reads.of(op))
+                if is_costly(op) and chunk is not None:
+                    found[key] = chunk
+            if chunk is not None:
+                last = max(chunk - 1, 0) if is_forward else chunk
+                readers |= {value: min(last, readers.get(value, last)) for value in program.reads.of(op)}
+        return found
+
+    @cached_property
+    def _after_boundary(self) -> dict[ir.Value, int]:
+        """The positions of the values that depend on a boundary, by these alone."""
+        known: dict[ir.Value, int] = {}
+        for op in self.program.inside:
             marker = marker_of(op)
-            if (marker is not None and marker.direction == "forward") or needed.intersection(op.results):
-                needed.update(program.reads.of(op))
-        return {op.results[0] for op in program.inside if is_costly(op)} & needed
+            position = last_position(known, self.program.reads.of(op)) if marker is None else self._boundary(op, marker)
+            if position is not None:
+                known |= dict.fromkeys(op.results, position)
+        return known
 
     def _late(self, op: ir.Operation, marker: Marker, position: int, carries: bool) -> OpError:
         """The diagnostic for a boundary that needs a value of a later position; `carries` tells whether of the microbatch

@@ -6,8 +6,9 @@
     %2 = the boundary of the second chunk on %1#1
     %3:2 = while(%i = 3, %2, %w_1 : tensor<2x8x8xf32>) {… i < 5 …}      reads at i - 3
 
-Stacks of layers are in as many parts as there are chunks wherever that is possible (`leading_split`): arguments, sums of
+Stacks of layers have a part for each chunk with some of them wherever that is possible (`leading_split`): arguments, sums of
 gradients that the loop of microbatches carries, and the optimizer's ops on them, so that each stage has its own layers alone.
+`layer_sequence` tells which chunk has which layers.
 """
 
 from __future__ import annotations
@@ -15,18 +16,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from math import gcd, lcm
 
 from meshbridge.dialect.donation import ALIASED, DONOR, aliased
-from meshbridge.dialect.module_mesh import find_mesh
-from meshbridge.dialect.ops import ShardingOp
-from meshbridge.ir.builder import Builder, op_of, shape_of
-from meshbridge.ir.mlir import BARRIER, OpError, entries, ir, main_function, set_entries, terminator_operands, walk
+from meshbridge.ir.builder import Builder, shape_of
+from meshbridge.ir.mlir import BARRIER, entries, ir, main_function, set_entries, terminator_operands, walk
 from meshbridge.ir.uses import defining_op, look_through
-from meshbridge.pipelines.layer_scans import READ, WRITE, LayerLoop, LayerScan
+from meshbridge.pipelines.layer_cut import FamilyCut, LayerCut
+from meshbridge.pipelines.layer_scans import READ, WRITE, LayerScan
+from meshbridge.pipelines.layer_sequence import LayerSequence
 from meshbridge.pipelines.leading_split import (
-    Group,
-    in_parts,
     joins_rows,
     on_part,
     part_type,
@@ -37,56 +35,37 @@ from meshbridge.pipelines.leading_split import (
     total_of,
 )
 from meshbridge.pipelines.loop import SHARD
-from meshbridge.pipelines.marker import Direction, Marker, marker_of
-from meshbridge.pipelines.reads import external_operands
+from meshbridge.pipelines.marker import Marker, marker_of
+from meshbridge.pipelines.reads import bytes_of, external_operands
+from meshbridge.pipelines.stack_divisions import check_shardings, divisions_of_stacks
 from meshbridge.pipelines.stacks import WHOLE, Division, Stacks, numbered
 
 
-def split_scans(module: ir.Module, layers: LayerLoop, division: Division) -> tuple[ir.Module, Stacks]:
-    """The program with its scans over `layers` cut for chunks of so many layers, the first of which runs first, and which of its
+def split_scans(module: ir.Module, layers: LayerSequence, division: Division) -> tuple[ir.Module, Stacks]:
+    """The program with its scans over `layers` cut for chunks of so many of them, the first of which runs first, and which of its
     arguments and results are parts of stacks. Raises OpError for layers that the scans pass in an order that no stages could
     follow, and for stacks that are sharded along layers into more parts than a chunk has."""
-    own = division.turned() if layers.family[0].descends else division
     with module.context, module.operation.location:
-        return _Split(module, main_function(module), layers, own).written()
+        return _Split(module, main_function(module), layers.cut(division)).written()
 
 
 @dataclass(eq=False)
 class _Split:
     module: ir.Module
     main: ir.Operation
-    layers: LayerLoop
-    division: Division
-    "Of the stacks, from their first layer on."
+    cut: LayerCut
     whole: dict[ir.Value, ir.Value] = field(default_factory=dict)
     "By value of the program, the value of the new one."
-    parts: dict[ir.Value, list[ir.Value]] = field(default_factory=dict)
+    parts: dict[tuple[ir.Value, Division], list[ir.Value]] = field(default_factory=dict)
     "By value that is in parts, these."
 
     def __post_init__(self) -> None:
-        self.scans = {scan.op: scan for scan in self.layers.family}
-        self.runs = {scan.op: scan.runs(self.division) for scan in self.layers.family}
-        first = next(iter(self.runs.values()))
-        self.chunk_of = {part: chunk for chunk, (part, _) in enumerate(first)}
-        self.split = _stacks(self.main, self.layers, self.division)
-        self._check_shardings()
-
-    @property
-    def count(self) -> int:
-        """The number of parts."""
-        return self.division.parts
-
-    def _check_shardings(self) -> None:
-        """Raises OpError for a stack whose parts the devices of a stage could not share as they share the stack."""
-        for value in self.split:
-            devices = _devices_along_layers(self.module, value)
-            for start, end in self._rows_of(value):
-                if (end - start) % devices:
-                    raise _sharded_along_layers(self.layers, devices, end - start)
-
-    def _rows_of(self, value: ir.Value) -> list[tuple[int, int]]:
-        """The first row of each part of a value, and the one after its last."""
-        return [self.division.rows(part, shape_of(value)[0]) for part in range(self.count)]
+        self.scans = {scan.op: (scan, cut) for cut in self.cut.families for scan in cut.family.scans}
+        divided = {cut.family: cut.division for cut in self.cut.families if cut.division.parts > 1}
+        self.divisions = divisions_of_stacks(self.main, self.cut.loop, divided)
+        for cut in self.cut.families:
+            stacks = [value for value, ways in self.divisions.items() if cut.division in ways]
+            check_shardings(self.module, cut.family, cut.division, stacks)
 
     def written(self) -> tuple[ir.Module, Stacks]:
         """The new program."""
@@ -114,104 +93,142 @@ class _Split:
         return module, stacks
 
     def _division(self, value: ir.Value) -> Division:
-        return self.division if value in self.split else WHOLE
+        return self.divisions[value][0] if value in self.divisions else WHOLE
 
     def _types(self, value: ir.Value) -> list[ir.Type]:
         """The type of a value, or those of its parts."""
-        if value not in self.split:
+        if value not in self.divisions:
             return [value.type]
-        return [part_type(value, self.division, part) for part in range(self.count)]
+        division = self._division(value)
+        return [part_type(value, division, part) for part in range(division.parts)]
 
-    def _all(self, values: Sequence[ir.Value], at: Builder) -> list[ir.Value]:
-        """The new values, those in parts as parts."""
+    def _all(self, values: Sequence[ir.Value], at: Builder, like: Sequence[ir.Value] | None = None) -> list[ir.Value]:
+        """The new values, as parts those that are in parts, or that are to be so `like` others."""
         return [
-            each for value in values for each in (self._parts(value, at) if value in self.split else [self._whole(value, at)])
+            each
+            for value, other in zip(values, like or values, strict=True)
+            for each in (self._parts(value, self._division(other), at) if other in self.divisions else [self._whole(value, at)])
         ]
 
     def _name(self, values: Sequence[ir.Value], written: Sequence[ir.Value]) -> None:
         """Takes new values, those in parts as parts, for `values`."""
         remaining = iter(written)
         for value in values:
-            if value in self.split:
-                self.parts[value] = [next(remaining) for _ in range(self.count)]
+            if value in self.divisions:
+                division = self._division(value)
+                self.parts[value, division] = [next(remaining) for _ in range(division.parts)]
             else:
                 self.whole[value] = next(remaining)
 
     def _whole(self, value: ir.Value, at: Builder) -> ir.Value:
-        return self.whole[value] if value in self.whole else at.concatenate(self.parts[value], 0)
+        return self.whole[value] if value in self.whole else at.concatenate(self.parts[value, self._division(value)], 0)
 
-    def _parts(self, value: ir.Value, at: Builder) -> list[ir.Value]:
-        if value in self.parts:
-            return self.parts[value]
-        return [at.slice(self.whole[value], 0, start, end - start) for start, end in self._rows_of(value)]
+    def _parts(self, value: ir.Value, division: Division, at: Builder) -> list[ir.Value]:
+        if (value, division) in self.parts:
+            return self.parts[value, division]
+        whole, size = self._whole(value, at), shape_of(value)[0]
+        bounds = [division.rows(part, size) for part in range(division.parts)]
+        return [at.slice(whole, 0, start, end - start) for start, end in bounds]
 
     def _translate(self, block: ir.Block, end: Builder) -> None:
         """Writes the ops of a block but its terminator."""
         for view in block.operations:
             op, at = view.operation, Builder(view.operation.location, end.ip)
             if op in self.scans:
-                self._scan(self.scans[op], at)
-            elif op == self.layers.loop:
+                self._scan(*self.scans[op], at)
+            elif op == self.cut.loop.loop:
                 self._loop(op, at)
-            elif op.name == BARRIER and any(value in self.split for value in op.results):
+            elif (marker := marker_of(op)) is not None and marker.name in self.cut.erased:
+                self._erase(op, at)
+            elif op.name == BARRIER and any(value in self.divisions for value in op.results):
                 self._barrier(op, at)
             elif (rows := self._rows(op)) is not None:
                 parts = [[self._whole(value, at) for value in part] for part in rows]
-                self.parts[op.results[0]] = [at.concatenate(part, 0) for part in parts]
+                self.parts[op.results[0], self._division(op.results[0])] = [at.concatenate(part, 0) for part in parts]
             elif joins_rows(op):
                 self._copy(op, at)
-            elif len(op.results) and op.results[0] in self.split and self._is_linked(op):
-                self._on_parts(op, at)
-            elif len(op.operands) and op.operands[0] in self.split and (number := part_with_rows(op, self.division)) is not None:
-                stack = op.operands[0]
-                self.whole[op.results[0]] = slice_of_part(op, self._parts(stack, at)[number], self._rows_of(stack)[number][0], at)
-            elif (total := total_of(op)) is not None and self._all_split(op):
-                results = [self._clone(op, at, part) for part in range(self.count)]
+            elif len(op.results) and op.results[0] in self.divisions and self._is_linked(op):
+                for division in self.divisions[op.results[0]]:
+                    self._on_parts(op, division, at)
+            elif (number := self._part_read(op)) is not None:
+                self._slice_part(op, number, at)
+            elif (total := total_of(op)) is not None and (shared := self._shared_division(op)) is not None:
+                results = [self._clone(op, at, shared, part) for part in range(shared.parts)]
                 combine = total.combine
                 combined = reduce(lambda left, right, at=at: at.elementwise(combine, left, right), results)  # type: ignore[misc]
                 self.whole[op.results[0]] = combined
             elif op.name not in ("func.return", "stablehlo.return"):
                 self._copy(op, at)
 
+    def _erase(self, op: ir.Operation, at: Builder) -> None:
+        """Erases a boundary with which no stage begins."""
+        for operand, result in zip(op.operands, op.results, strict=True):
+            for division in self.divisions.get(result, ()):
+                self.parts[result, division] = self._parts(operand, division, at)
+            if result not in self.divisions:
+                self.whole[result] = self._whole(operand, at)
+
     def _rows(self, op: ir.Operation) -> list[list[ir.Value]] | None:
         """The operands that make up each part of what an op concatenates, if that is in parts."""
-        return parts_of_rows(op, self.division) if len(op.results) and op.results[0] in self.split else None
+        in_divisions = len(op.results) and op.results[0] in self.divisions
+        return parts_of_rows(op, self._division(op.results[0])) if in_divisions else None
 
     def _is_linked(self, op: ir.Operation) -> bool:
         return any(op.results[0] in group for group in parts_together(op))
 
-    def _all_split(self, op: ir.Operation) -> bool:
-        operands = list(op.operands) if op.name == "stablehlo.dot_general" else [op.operands[0]]
-        return all(operand in self.split for operand in operands)
+    def _part_read(self, op: ir.Operation) -> int | None:
+        """The number of the part that has all that a slice reads of a value in parts; None for any other op."""
+        is_read = len(op.operands) and op.operands[0] in self.divisions
+        return part_with_rows(op, self._division(op.operands[0])) if is_read else None
 
-    def _on_parts(self, op: ir.Operation, at: Builder) -> None:
+    def _slice_part(self, op: ir.Operation, number: int, at: Builder) -> None:
+        """A slice of the part of that number alone."""
+        stack, division = op.operands[0], self._division(op.operands[0])
+        start, _ = division.rows(number, shape_of(stack)[0])
+        self.whole[op.results[0]] = slice_of_part(op, self._parts(stack, division, at)[number], start, at)
+
+    def _shared_division(self, op: ir.Operation) -> Division | None:
+        """How all operands that an op adds up along their first dimension are divided; None if they are divided in several ways,
+        or one is not."""
+        operands = list(op.operands) if op.name == "stablehlo.dot_general" else [op.operands[0]]
+        ways = [self.divisions.get(operand, []) for operand in operands]
+        return next((way for way in ways[0] if all(way in others for others in ways[1:])), None)
+
+    def _on_parts(self, op: ir.Operation, division: Division, at: Builder) -> None:
+        linked = {value for group in parts_together(op) for value in group}
         operands = [
-            self._parts(operand, at) if operand in self.split else [self._whole(operand, at)] * self.count
+            self._parts(operand, division, at) if operand in linked else [self._whole(operand, at)] * division.parts
             for operand in op.operands
         ]
-        created = [on_part(op, [own[part] for own in operands], self.division, part, at) for part in range(self.count)]
+        parts = range(division.parts)
+        created = [on_part(op, [operand[part] for operand in operands], division, part, at) for part in parts]
         for number, result in enumerate(op.results):
-            self.parts[result] = [each.results[number] for each in created]
+            self.parts[result, division] = [each.results[number] for each in created]
 
     def _barrier(self, op: ir.Operation, at: Builder) -> None:
         """One barrier for each part, and one for all other values."""
-        split = [number for number, value in enumerate(op.results) if value in self.split]
+        split = [number for number, value in enumerate(op.results) if value in self.divisions]
         others = [number for number in range(len(op.results)) if number not in split]
         attributes = dict(op.attributes.items())
-        operands = [self._parts(op.operands[number], at) for number in split]
-        for part in range(self.count):
-            values = [each[part] for each in operands]
-            created = at.op(BARRIER, [value.type for value in values], values, attributes)
-            for number, result in zip(split, created.results, strict=True):
-                self.parts.setdefault(op.results[number], []).append(result)
+        for division in dict.fromkeys(each for number in split for each in self.divisions[op.results[number]]):
+            own = [number for number in split if division in self.divisions[op.results[number]]]
+            operands = [self._parts(op.operands[number], division, at) for number in own]
+            for part in range(division.parts):
+                values = [each[part] for each in operands]
+                created = at.op(BARRIER, [value.type for value in values], values, attributes)
+                for number, result in zip(own, created.results, strict=True):
+                    self.parts.setdefault((op.results[number], division), []).append(result)
         if others:
             values = [self._whole(op.operands[number], at) for number in others]
             created = at.op(BARRIER, [value.type for value in values], values, attributes)
             self.whole.update(zip([op.results[number] for number in others], created.results, strict=True))
 
-    def _clone(self, op: ir.Operation, at: Builder, part: int) -> ir.Value:
-        """The result of a copy that reads that part of what is in parts."""
-        operands = [self._parts(value, at)[part] if value in self.split else self._whole(value, at) for value in op.operands]
+    def _clone(self, op: ir.Operation, at: Builder, division: Division, part: int) -> ir.Value:
+        """The result of a copy that reads that part of what is divided so."""
+        operands = [
+            self._parts(value, division, at)[part] if division in self.divisions.get(value, ()) else self._whole(value, at)
+            for value in op.operands
+        ]
         clone = op.clone(ip=at.ip)
         for index, operand in enumerate(operands):
             clone.operands[index] = operand
@@ -234,47 +251,51 @@ class _Split:
 
     def _loop(self, op: ir.Operation, at: Builder) -> None:
         """The loop of microbatches, which carries the parts of what is in parts."""
-        operands = self._all(list(op.operands), at)
+        operands = self._all(list(op.operands), at, list(op.results))
         types = [value.type for value in operands]
         loop = at.op(op.name, types, operands, dict(op.attributes.items()), 2)
-        for source, region in zip(op.regions, loop.regions, strict=True):
+        for source, region, like in zip(op.regions, loop.regions, (None, list(op.results)), strict=True):
             (block,) = source.blocks
             own = region.blocks.append(*types)
             self._name(list(block.arguments), list(own.arguments))
             inside = Builder(op.location, ir.InsertionPoint(own))
             self._translate(block, inside)
-            values = terminator_operands(block)
-            inside.op("return", [], self._all(values, inside))
+            inside.op("return", [], self._all(terminator_operands(block), inside, like))
         self._name(list(op.results), list(loop.results))
 
-    def _scan(self, scan: LayerScan, at: Builder) -> None:
-        """A scan for the layers of each chunk."""
-        op, counter, runs = scan.op, scan.counted.counter, self.runs[scan.op]
-        chunks = [self.chunk_of[part] for part, _ in runs]
-        direction: Direction = "forward" if chunks[0] < chunks[-1] else "backward"
-        stacks = {number: self._parts(op.operands[number], at) for number in scan.stacks}
+    def _scan(self, scan: LayerScan, cut: FamilyCut, at: Builder) -> None:
+        """A scan for the layers of each chunk, with boundaries between, and after what the last one returns."""
+        op, counter, division = scan.op, scan.counted.counter, cut.division
+        names, runs, is_forward = self.cut.names, scan.runs(division), cut.family.is_forward(scan)
+        stacks = {number: self._parts(op.operands[number], division, at) for number in scan.stacks}
+        if is_forward and cut.first_chunk and not self.cut.follows(cut, scan):
+            # The smallest stack passes the boundary: it tells the chunk, and nothing is sent for it.
+            number, (part, _) = min(stacks, key=lambda number: bytes_of(op.operands[number])), runs[0]
+            passed = _passed([stacks[number][part]], Marker(names[cut.first_chunk], "forward"), at)
+            stacks[number] = [*stacks[number][:part], *passed, *stacks[number][part + 1 :]]
         current = {number: self._whole(op.operands[number], at) for number in range(len(op.operands)) if number not in stacks}
         captured = {value: self._whole(value, at) for value in external_operands(op)}
         carried = scan.carried()
-        names = [marker.name for _, marker in scan.markers]
+
+        def passes(marker: Marker) -> None:
+            """Lets what passes from layer to layer pass a boundary."""
+            if carried:
+                current.update(zip(carried, _passed([current[number] for number in carried], marker, at), strict=True))
+
         written: dict[int, dict[int, ir.Value]] = {number: {} for number in stacks}
         limits = [*(start for _, start in runs[1:]), scan.trips]
-        for turn, ((part, start), limit) in enumerate(zip(runs, limits, strict=True)):
-            if turn and carried:
-                named = chunks[turn] if direction == "forward" else chunks[turn - 1]
-                assert named, "the first chunk has no boundary"
-                layer = start if direction == "forward" else scan.trips - start
-                marker = Marker(f"{names[0] if names else 'layers'} from {layer}", direction)
-                values = [current[number] for number in carried]
-                barrier = at.op(BARRIER, [value.type for value in values], values, marker.attributes())
-                current.update(zip(carried, barrier.results, strict=True))
+        for (part, start), limit in zip(runs, limits, strict=True):
+            chunk = cut.chunk(part)
+            if is_forward and start:
+                passes(Marker(names[chunk], "forward"))
+            elif not is_forward and chunk + 1 in names:
+                passes(Marker(names[chunk + 1], "backward"))
             current[counter] = at.splat(op.operands[counter].type, start)
             clone = self._with_operands(op, captured, at)
             for number in range(len(op.operands)):
                 clone.operands[number] = stacks[number][part] if number in stacks else current[number]
             for number in stacks:
-                kind = part_type(op.operands[number], self.division, part)
-                _narrow(clone, number, kind, self.division.bounds[part], at)
+                _narrow(clone, number, part_type(op.operands[number], division, part), division.bounds[part], at)
             _end(clone, scan, limit)
             _erase_markers(clone)
             for number, result in enumerate(clone.results):
@@ -282,11 +303,14 @@ class _Split:
                     written[number][part] = result
                 elif number in carried or number == counter:
                     current[number] = result
+        for name in self.cut.boundaries_after(cut) if is_forward else ():
+            passes(Marker(name, "forward"))
         for number, result in enumerate(op.results):
-            if number in stacks:
-                self.parts[result] = [written[number][part] for part in range(self.count)]
+            if number in stacks and division.parts > 1:
+                self.divisions.setdefault(result, [division])
+                self.parts[result, division] = [written[number][part] for part in range(division.parts)]
             else:
-                self.whole[result] = current[number]
+                self.whole[result] = written[number][0] if number in stacks else current[number]
 
     def _set_entries(self, function: ir.Operation, stacks: Stacks) -> None:
         """The attributes of arguments and results. A part of an argument may be overwritten by the same part of a result."""
@@ -307,50 +331,9 @@ class _Split:
         set_entries(function, "res_attrs", [of_results[part.number] for part in stacks.results])
 
 
-def unit_of(layers: LayerLoop, module: ir.Module, chunks: int) -> int:
-    """The number of layers of which each of so many chunks has a multiple: one, unless stacks are sharded along their layers.
-    Raises OpError for stacks that have fewer layers for a chunk than there are devices along them."""
-    each_alone = Division(tuple(range(layers.trips + 1)))
-    unit = 1
-    for stack in _stacks(main_function(module), layers, each_alone):
-        devices, rows = _devices_along_layers(module, stack), shape_of(stack)[0] // layers.trips
-        unit = lcm(unit, devices // gcd(devices, rows))
-    if layers.trips % unit or layers.trips // unit < chunks:
-        raise _sharded_along_layers(layers, unit, layers.trips // chunks)
-    return unit
-
-
-def _stacks(main: ir.Operation, layers: LayerLoop, division: Division) -> set[ir.Value]:
-    """The values that are in parts if the stacks of the scans are."""
-    scans, loop = {scan.op: scan for scan in layers.family}, layers.loop
-
-    def linked(op: ir.Operation) -> list[Group]:
-        if op in scans:
-            return [[op.operands[number], op.results[number]] for number in scans[op].stacks]
-        if op == loop:
-            conditional, arguments = (region.blocks[0].arguments for region in loop.regions)
-            yielded = terminator_operands(loop.regions[1].blocks[0])
-            groups = zip(loop.operands, conditional, arguments, yielded, loop.results, strict=True)
-            return [list(group) for group in groups if isinstance(group[0].type, ir.RankedTensorType) and shape_of(group[0])]
-        return parts_together(op) if op.parent is not None and op.parent.operation in (loop, main) else []
-
-    return in_parts((scan.op.operands[number] for scan in layers.family for number in scan.stacks), linked, division)
-
-
-def _sharded_along_layers(layers: LayerLoop, devices: int, count: int) -> OpError:
-    message = f"reads a stack that is sharded along its layers: {devices} devices do not divide the {count} of a stage"
-    return OpError(layers.family[0].op, message, "shard another dimension of the stack")
-
-
-def _devices_along_layers(module: ir.Module, stack: ir.Value) -> int:
-    """The number of devices among which the program shards a stack along its first dimension."""
-    mesh = find_mesh(module)
-    counts = [1]
-    for use in stack.uses:
-        if mesh is not None and use.owner.operation.name == SHARD and use.operand_number == 0:
-            split_axes = ShardingOp(op_of(use.owner.operation.operands[1])).value.split_axes
-            counts.append(mesh.group_size(split_axes[0]) if split_axes else 1)
-    return max(counts)
+def _passed(values: Sequence[ir.Value], marker: Marker, at: Builder) -> list[ir.Value]:
+    """Values that pass the boundary of a chunk."""
+    return list(at.op(BARRIER, [value.type for value in values], values, marker.attributes()).results)
 
 
 def _narrow(scan: ir.Operation, number: int, kind: ir.RankedTensorType, start: int, at: Builder) -> None:
