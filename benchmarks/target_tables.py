@@ -102,14 +102,21 @@ def _with_step(target: Target, found: Contestant) -> Contestant:
     return {**found, STEP.key: {**found["modelled"], "total": seconds, "unit": "seconds"}}
 
 
+WHOLE = TARGETS[:3]
+"""Targets of which a page has all rows of programs with constraints; of others it has those that lose in SHOWN."""
+
+SHOWN = {"modelled": 1.01, "temporary_bytes": 1.05}
+"""Ratios, by a figure's key, from which on a row is on every page."""
+
+
 def tables(found: Found, figures: Sequence[Figure] = ()) -> str:
     """A table for each target, by default of its columns, with geometric means, and what failed."""
     return "\n\n".join("\n".join(_table(target, _of(target, found), figures or figures_of(target))) for target in _targets(found))
 
 
 def page(today: Found, older: Found) -> str:
-    """What the page shows of XLA's defaults: of each target today's rows of programs with constraints, the means and failures of
-    all, and how many rows are of older plans."""
+    """What the page shows of XLA's defaults: of each target today's rows of programs with constraints (of targets that are not
+    WHOLE, those that lose), the means and failures of all, and how many rows are of older plans."""
     return "\n\n".join("\n".join(_page(target, today, older)) for target in _targets({**today, **older}))
 
 
@@ -118,8 +125,14 @@ def _page(target: Target, today: Found, older: Found) -> Iterator[str]:
     yield from (_title(target), "")
     if own:
         figures = figures_of(target)
-        yield from (*_heading(figures), *_rows(constrained, figures), *_means(own, figures), "")
+        shown = constrained if target.text in WHOLE else {case: both for case, both in constrained.items() if _loses(both)}
+        yield from (*_heading(figures), *_rows(shown, figures), *_means(own, figures), "")
     yield from (*_remarks(target, own), *not_measured(target, older))
+
+
+def _loses(both: Mapping[str, Contestant]) -> bool:
+    """Whether a page has the row of any target."""
+    return any((figure.ratio(both) or 0.0) > SHOWN[figure.key] for figure in FIGURES if figure.key in SHOWN)
 
 
 def not_measured(target: Target, older: Found) -> Iterator[str]:
