@@ -102,6 +102,15 @@ def test_a_stack_of_layers_is_an_argument_for_each_stage() -> None:
     assert any(part.parts == 2 for part in read.stacks.arguments)
 
 
+def test_parts_of_a_stack_may_have_different_numbers_of_layers() -> None:
+    params, tokens = gpt(5)
+    program = formats.unpack(jax.jit(accumulating(one_scan_loss, 1)), context(), (in_stacks(params), tokens))
+    pipeline = build(program, Options.of(emit="local"), 2, "1f1b")
+    read = read_mapped(Program(reread(write(pipeline)), TEXT), Options.of(emit="local"))
+    assert read.stacks == pipeline.stacks
+    assert {part.division.sizes for part in read.stacks.arguments if part.parts > 1} == {(3, 2)}
+
+
 def test_donated_arguments_stay_so() -> None:
     step, arguments, _ = STEPS["mlp"]
     program = formats.unpack(jax.jit(step, donate_argnums=0), context(), arguments)
