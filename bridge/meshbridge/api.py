@@ -339,12 +339,12 @@ def search_pipeline(
     from meshbridge.ir.mlir import context
     from meshbridge.pipeline import Options
     from meshbridge.pipelines.candidates import BatchSymbols, StageRequest
-    from meshbridge.pipelines.schedules import NAMES
+    from meshbridge.pipelines.schedules import FORMS
     from meshbridge.pipelines.stage_search import OWN_COUNT, search_stages
     from meshbridge.read import files, formats
 
     how = Options.of(emit="mesh", **options)
-    request = StageRequest(how, tuple(stages), NAMES if schedules is None else tuple(schedules), seconds)
+    request = StageRequest(how, tuple(stages), FORMS if schedules is None else tuple(schedules), seconds)
 
     def unpacked(**static: int) -> Program:
         return formats.unpack(program, context(), arguments, {**(kwargs or {}), **static}, platform)
@@ -708,9 +708,10 @@ def pipelined(
 
     The step computes gradients in a loop of microbatches, in which `stage` marks where stages begin. Its shardings are on the
     mesh of one stage; the first group consists of the first of the `devices`, by default all of JAX's, and so on. `schedule` is
-    `gpipe`, `1f1b` (the default), `interleaved`, `zero-bubble`, or a `Schedule`. Other options are those of `jit`. The step is
-    traced, cut and compiled once for each kind of arguments. A program of Shardy's MPMD dialect that is mapped to meshes has its
-    stages and its schedule: it is called with arrays, in the order of its arguments.
+    `gpipe`, `1f1b` (the default), `interleaved`, `zero-bubble`, a `Schedule`, or `stacked`, one SPMD program for layers under one
+    scan. Other options are those of `jit`. The step is traced, cut and compiled once for each kind of arguments. A program of
+    Shardy's MPMD dialect that is mapped to meshes has its stages and its schedule: it is called with arrays, in the order of its
+    arguments.
 
     Raises MeshError for invalid values of options. The result raises MeshError for a step that cannot be cut: no loop of
     microbatches, stages out of order or of another number, too few devices, a schedule that does not fit.

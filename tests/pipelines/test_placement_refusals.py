@@ -120,7 +120,7 @@ def test_a_checkpoint_around_two_stages() -> None:
 
 def test_a_schedule_for_other_stages() -> None:
     text = refusal(accumulating(mlp_loss, 2), *mlp(), schedule="unknown")
-    assert "schedule is 'unknown', expected one of gpipe, 1f1b, interleaved, zero-bubble, or a Schedule" in text
+    assert "schedule is 'unknown', expected one of gpipe, 1f1b, interleaved, zero-bubble, stacked, or a Schedule" in text
 
 
 def test_microbatches_that_do_not_divide() -> None:

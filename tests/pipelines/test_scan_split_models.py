@@ -15,6 +15,7 @@ from meshbridge.ir.mlir import context
 from meshbridge.pipeline import Options
 from meshbridge.pipelines.build import build
 from meshbridge.pipelines.proof import compose
+from meshbridge.pipelines.stacked import build_stacked
 from meshbridge.read import formats
 from meshbridge.verification.verdict import verify
 from testdata.program import Program
@@ -45,12 +46,17 @@ def step(name: str) -> Program:
     return accumulated(replace(program, arguments=wide), 4)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in MODELS])
-def test_the_composition_equals_the_source(name: str) -> None:
+def traced_step(name: str) -> formats.Program:
+    """The same, traced."""
     program = step(name)
     mesh = program.mesh()
     with jax.set_mesh(mesh):
-        traced = formats.unpack(program.jit(mesh), context(), program.avals())
+        return formats.unpack(program.jit(mesh), context(), program.avals())
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in MODELS])
+def test_the_composition_equals_the_source(name: str) -> None:
+    traced = traced_step(name)
     pipeline = build(traced, Options.of(emit="local"), STAGES.get(name, 2), "1f1b")
     assert {part.parts for part in pipeline.stacks.arguments} == {1, 2}
     assert verify(pipeline.source.module, compose(pipeline)).equal
@@ -58,11 +64,21 @@ def test_the_composition_equals_the_source(name: str) -> None:
     assert {send.slot.source.kind for send in pipeline.plan.sends} == {"value"}  # no kernel and no sum of gradients
 
 
-def test_numbers_of_a_llama() -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_one_program_equals_the_source(name: str) -> None:
+    traced = traced_step(name)
+    built = build_stacked(traced, Options.of(emit="mesh"), 2)
+    assert [ticks.is_forward for ticks in built.ticks] == [True, False]
+    assert verify(traced.module, built.module).equal
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", pytest.param("stacked", marks=pytest.mark.slow)])
+def test_numbers_of_a_llama(schedule: str) -> None:
     program = step("llama")
     mesh, arguments = program.mesh(), program.example_arguments()
     with jax.set_mesh(mesh):
-        found = meshbridge.pipelined(replace(program, donated=()).jit(mesh), stages=2)(*arguments)
+        found = meshbridge.pipelined(replace(program, donated=()).jit(mesh), stages=2, schedule=schedule)(*arguments)
     alone = program.one_device_mesh()
     with jax.set_mesh(alone):
         expected = program.jit(alone)(*arguments)

@@ -12,11 +12,13 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import marked
-from meshbridge.ir.mlir import context
+from meshbridge.ir.mlir import context, ir
 from meshbridge.pipeline import Options
 from meshbridge.pipelines.build import INTERLEAVED, prepare
 from meshbridge.pipelines.prediction import report
-from meshbridge.pipelines.schedules import named
+from meshbridge.pipelines.schedules import STACKED, named
+from meshbridge.pipelines.stacked import build_stacked
+from meshbridge.pipelines.stacks import STACK_AXIS
 from meshbridge.read import formats
 from meshbridge.reports import partition_and_report
 from meshbridge.text import size_text, time_text
@@ -31,6 +33,7 @@ COMMAND = "python -m tests.pipelines.vmap_table"
 
 MACHINE, DEVICES = "v5p:4x4x4", 64
 SIZE = by_vmap.SIZE
+OPTIONS = Options.of(emit="mesh", machine=MACHINE)
 SCHEDULES = ("1f1b", "interleaved", "zero-bubble")
 
 
@@ -64,19 +67,22 @@ def least_bytes() -> float:
     return 2.0 * SIZE.microbatches * activations
 
 
-def vmapped() -> Sequence[str]:
-    """The row of the program by vmap."""
-    program = traced(by_vmap.pipeline(DEVICES, annotated=True))
-    found, _ = partition_and_report(program.module, Options.of(emit="mesh", machine=MACHINE))
-    sent = sum(each.total_bytes for each in found.collectives if "stage" in each.axes)
+def one_program(name: str, module: ir.Module, axis: str) -> Sequence[str]:
+    """The row of a program for all stages, which are along an axis."""
+    found, _ = partition_and_report(module, OPTIONS)
+    sent = sum(each.total_bytes for each in found.collectives if axis in each.axes)
     assert found.seconds is not None
-    return "`jax.vmap` and `jnp.roll`", time_text(found.seconds), size_text(sent), size_text(found.memory.peak)
+    return name, time_text(found.seconds), size_text(sent), size_text(found.memory.peak)
 
 
 def rows() -> list[Sequence[str]]:
     """A row for the program by vmap, and for each schedule."""
-    found: list[Sequence[str]] = [vmapped()]
-    step = prepare(traced(own_step()), Options.of(emit="mesh", machine=MACHINE), SIZE.stages)
+    own = traced(own_step())
+    found: list[Sequence[str]] = [
+        one_program("`jax.vmap` and `jnp.roll`", traced(by_vmap.pipeline(DEVICES, annotated=True)).module, "stage"),
+        one_program(f"`{STACKED}`", build_stacked(own, OPTIONS, SIZE.stages).module, STACK_AXIS),
+    ]
+    step = prepare(own, OPTIONS, SIZE.stages)
     for name in SCHEDULES:
         chunks = INTERLEAVED * SIZE.stages if name == "interleaved" else SIZE.stages
         schedule = named(name, SIZE.stages, chunks, SIZE.microbatches)

@@ -131,6 +131,7 @@ def test_searches(program: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
         ("verify IN --stages 2 --after-each-pass", "--after-each-pass has no effect with --stages"),
         ("report IN --stages 5", "expected boundaries of 5 stages, or of a multiple, found 3"),
         ("report IN --stages 2 --schedule fast", "invalid choice: 'fast'"),
+        ("report IN --stages 2 --schedule stacked", "stages that run the same ops, and this boundary is in no scan over layers"),
         ("report IN --stages none", "expected"),
     ],
 )

@@ -29,7 +29,7 @@ from meshbridge.pipelines.segment_prices import Price, division_to_price, joined
 from meshbridge.pipelines.sites import Chunks
 from meshbridge.pipelines.stacks import Division, Stacks
 from meshbridge.pipelines.terms import keep_terms
-from meshbridge.pipelines.topology import target_of_stage, transfer_time
+from meshbridge.pipelines.topology import devices_of_stages, target_of_stage, transfer_time
 from meshbridge.read.formats import Program, copy_module
 
 TURNS = (1, 2, 4)
@@ -62,16 +62,8 @@ class StagedPipeline:
 
     def devices_of(self, group: int, devices: Sequence[Any]) -> Sequence[Any]:
         """The devices of a group. Raises MeshError if there are fewer than all groups need, or one is named twice."""
-        size, groups = self.mesh_size, self.plan.schedule.groups
-        if len(devices) < size * groups:
-            raise MeshError(
-                f"error: {groups} stages on meshes of {size} devices need {size * groups} devices, there are {len(devices)}"
-                "\n  hint: shard the step on a mesh of as many devices as one stage has"
-            )
-        if len(set(devices)) < len(devices):
-            twice = next(device for number, device in enumerate(devices) if device in devices[:number])
-            raise MeshError(f"error: the meshes of stages overlap: device {twice.id} is named twice")
-        return devices[size * group : size * (group + 1)]
+        size = self.mesh_size
+        return devices_of_stages(devices, size, self.plan.schedule.groups)[size * group : size * (group + 1)]
 
     def partitioned(self, fragment: Fragment, emit: pipeline.Emit) -> Program:
         """A copy of a fragment, partitioned on the mesh of its stage, in that form. Raises MeshError."""
@@ -263,10 +255,17 @@ def prepare(program: Program, options: pipeline.Options, stages: int, reports: F
     own = replace(options, target=target_of_stage(options.target, stages))
     source = replace(program, module=copy_module(program.module))
     read_named_computations(source.module)
-    legal = copy_module(source.module)
-    with legal.context, ir.Location.unknown():
-        pipeline.run(pipeline.build(pipeline.Options(emit="mesh")).until("legal").passes, legal, verified="none")
-    return PreparedStep(source, legal, own, options.target, stages, FragmentReports() if reports is None else reports)
+    return PreparedStep(
+        source, inlined(source.module), own, options.target, stages, FragmentReports() if reports is None else reports
+    )
+
+
+def inlined(source: ir.Module) -> ir.Module:
+    """A copy of a program on the mesh dialect, with calls inlined. Raises MeshError."""
+    module = copy_module(source)
+    with module.context, ir.Location.unknown():
+        pipeline.run(pipeline.build(pipeline.Options(emit="mesh")).until("legal").passes, module, verified="none")
+    return module
 
 
 def build(program: Program, options: pipeline.Options, stages: int, schedule: str | Schedule) -> StagedPipeline:

@@ -15,7 +15,7 @@ from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.pipeline import Options, build, run
 from meshbridge.pipelines.build import PreparedStep
 from meshbridge.pipelines.named_computations import read_named_computations
-from meshbridge.pipelines.schedules import NAMES, Schedule, named
+from meshbridge.pipelines.schedules import FORMS, Schedule, named
 from meshbridge.read.formats import Program, copy_module
 from meshbridge.sharding_search.mesh_notation import divisors
 
@@ -50,7 +50,7 @@ class Candidate:
         return "1 microbatch" if self.microbatches == 1 else f"{self.microbatches} microbatches"
 
     def ordered(self) -> Schedule:
-        """The schedule. Raises MeshError for numbers that it does not have."""
+        """The schedule, unless it is `stacked`. Raises MeshError for numbers that it does not have."""
         return named(self.schedule, self.stages, self.chunks, self.microbatches)
 
 
@@ -61,7 +61,7 @@ class StageRequest:
     options: Options
     stages: tuple[int, ...] = ()
     "Numbers of stages; empty for all that divide the devices."
-    schedules: tuple[str, ...] = NAMES
+    schedules: tuple[str, ...] = FORMS
     seconds: float = 60.0
     "No candidate is begun after this time, once there is a best one."
 
@@ -71,8 +71,8 @@ class StageRequest:
                 f"error: a search over stages divides the devices of a machine, which '{self.options.target.name}' does not "
                 "number: name a topology, as in v5p:4x4x4 or h100:1x1x8"
             )
-        if unknown := [name for name in self.schedules if name not in NAMES]:
-            raise MeshError(f"error: schedule is {unknown[0]!r}, expected one of {', '.join(NAMES)}")
+        if unknown := [name for name in self.schedules if name not in FORMS]:
+            raise MeshError(f"error: schedule is {unknown[0]!r}, expected one of {', '.join(FORMS)}")
         for count in self.stages:
             if count < 1 or self.devices % count:
                 raise MeshError(f"error: {count} stages do not divide the {self.devices} devices of '{self.target.name}'")

@@ -13,18 +13,21 @@ from jax.sharding import NamedSharding
 from meshbridge import pipeline
 from meshbridge.ir.mlir import MeshError, context, digest
 from meshbridge.machines.machine import OptionValue
-from meshbridge.pipelines import prediction, proof
-from meshbridge.pipelines.build import StagedPipeline, build
-from meshbridge.pipelines.mpmd_writer import write
+from meshbridge.pipelines import forms
 from meshbridge.pipelines.prediction import PipelineReport
 from meshbridge.pipelines.proof import Proof
 from meshbridge.pipelines.run import BoundFragment, Runner
-from meshbridge.pipelines.schedules import Schedule
+from meshbridge.pipelines.schedules import STACKED, Schedule
+from meshbridge.pipelines.stacked import StackedPipeline
+from meshbridge.pipelines.stacked_run import StackedRunner
 from meshbridge.pipelines.transfers import is_of_stack
 from meshbridge.read import formats
 from meshbridge.runtime import devices as jax_devices
 from meshbridge.runtime import pjrt, processes
 from meshbridge.runtime.compiler_options import CompilerOptions
+
+Run = Runner | StackedRunner
+"""Runs a step on its leaves, called by labels in diagnostics."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class Pipelined:
     keeps_shardings: bool
     "Whether the shardings of arguments count, since there are no `in_shardings`."
     static: StaticArguments
-    _runners: dict[Any, tuple[formats.Program, Runner]] = field(default_factory=dict)
+    _runners: dict[Any, tuple[formats.Program, Run]] = field(default_factory=dict)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Runs a step. Each result is on the devices of the stage that computes it.
@@ -87,31 +90,35 @@ class Pipelined:
 
     def report(self, *arguments: Any, **named: Any) -> PipelineReport:
         """The predicted step, the memory of each stage, and what crosses. Raises MeshError."""
-        return prediction.report(self.lower(*arguments, **named))
+        return forms.report(self.lower(*arguments, **named))
 
     def verify(self, *arguments: Any, **named: Any) -> Proof:
         """Proves that the pipeline computes what the step computes, by exact evaluation. Raises MeshError."""
-        return proof.verify(self.lower(*arguments, **named))
+        return forms.verify(self.lower(*arguments, **named))
 
-    def lower(self, *arguments: Any, **named: Any) -> StagedPipeline:
+    def lower(self, *arguments: Any, **named: Any) -> forms.Pipeline:
         """The pipeline for arguments, which may be `jax.ShapeDtypeStruct`s. Raises MeshError."""
         shapes = _abstract((arguments, named), sharded=self.keeps_shardings)
         program = formats.unpack(self.function, context(), *shapes)
         program = formats.for_platform(program, jax_devices.platform(self.devices[0]))
         options = {"machine": jax_devices.of(self.devices).name, **self.options}
         how = pipeline.Options.of(emit="local", compiler_options=self.compiler_options.chosen, **options)
-        return build(program, how, self.stages, self.schedule)
+        return forms.build(program, how, self.stages, self.schedule)
 
     def mpmd(self, *arguments: Any, **named: Any) -> formats.Program:
         """The pipeline as a program of Shardy's MPMD dialect that is mapped to meshes, `mesh0` for the first stage; arguments may
         be `jax.ShapeDtypeStruct`s. Raises MeshError."""
-        return formats.Program(write(self.lower(*arguments, **named)), formats.TEXT)
+        return formats.Program(forms.mapped(self.lower(*arguments, **named)), formats.TEXT)
 
 
-def load(built: StagedPipeline, devices: Sequence[Any], compiler_options: CompilerOptions) -> Runner:
-    """Compiles the fragments of a pipeline, each for the devices of its stage. Raises MeshError."""
+def load(built: forms.Pipeline, devices: Sequence[Any], compiler_options: CompilerOptions) -> Run:
+    """Compiles the fragments of a pipeline, each for the devices of its stage, or the program of all stages. Raises MeshError."""
     under = compiler_options.on(jax_devices.machine_of(devices, built.options.target.machine), explicit=True)
     with processes.Agreement(devices) as agreement:
+        if isinstance(built, StackedPipeline):
+            program = built.partitioned("local")
+            agreement.require(devices, facts={"program": digest(program.module), "schedule": STACKED})
+            return StackedRunner(pjrt.load(program, built.devices(devices), under))
         programs = {fragment: built.partitioned(fragment, "local") for fragment in built.plan.fragments}
         facts = {str(fragment.site): digest(program.module) for fragment, program in programs.items()}
         agreement.require(devices, facts={**facts, "schedule": built.plan.schedule})

@@ -103,7 +103,7 @@ def find_loop(module: ir.Module) -> MicrobatchLoop:
     trips = trip_count(loop)
     if trips is None:
         raise OpError(loop, "has boundaries of stages in it, but no known number of microbatches", SCAN)
-    _refuse_effects(loop.regions[1].blocks[0])
+    refuse_effects(loop.regions[1].blocks[0])
     names = tuple(dict.fromkeys(marker.name for _, marker in marked if marker.direction == "forward"))
     found = MicrobatchLoop(module, main, loop, names, trips)
     for block in (found.block, found.body):
@@ -149,7 +149,7 @@ def _named(marker: ir.Operation) -> str:
     return f"of stage {found.name!r}" if isinstance(found, Marker) else ""
 
 
-def _refuse_effects(body: ir.Block) -> None:
+def refuse_effects(body: ir.Block) -> None:
     """Raises OpError for an op whose results nobody reads, since it has none: it is there for its effects."""
     for view in body.operations:
         op = view.operation

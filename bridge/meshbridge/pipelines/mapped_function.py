@@ -13,12 +13,11 @@ from meshbridge import pipeline
 from meshbridge.ir.mlir import MeshError, context, ir
 from meshbridge.pipelines import prediction, proof
 from meshbridge.pipelines.build import StagedPipeline
-from meshbridge.pipelines.function import load
+from meshbridge.pipelines.function import Run, load
 from meshbridge.pipelines.mapped import read_mapped
 from meshbridge.pipelines.mpmd_reader import is_mapped
 from meshbridge.pipelines.prediction import PipelineReport
 from meshbridge.pipelines.proof import Proof
-from meshbridge.pipelines.run import Runner
 from meshbridge.read import formats
 from meshbridge.read.formats import Program
 from meshbridge.runtime import devices as jax_devices
@@ -73,7 +72,7 @@ class MappedPipeline:
         )
 
     @cached_property
-    def _runner(self) -> Runner:
+    def _runner(self) -> Run:
         return load(self._pipeline, self.devices, self.compiler_options)
 
 

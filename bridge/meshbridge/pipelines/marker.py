@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from meshbridge.ir import mlir
-from meshbridge.ir.mlir import BARRIER, ir
+from meshbridge.ir.mlir import BARRIER, ir, walk
 
 Direction = Literal["forward", "backward"]
 
@@ -41,3 +41,11 @@ def marker_of(op: ir.Operation) -> Marker | None:
         return None
     direction: Direction = "backward" if ir.StringAttr(given[_DIRECTION]).value == "backward" else "forward"
     return Marker(ir.StringAttr(given[_NAME]).value, direction)
+
+
+def erase_markers(op: ir.Operation) -> None:
+    """Erases the boundaries of stages in an op."""
+    for marker in [inner for inner in walk(op) if marker_of(inner) is not None]:
+        for result, operand in zip(marker.results, marker.operands, strict=True):
+            result.replace_all_uses_with(operand)
+        marker.erase()

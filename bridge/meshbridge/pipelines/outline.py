@@ -24,6 +24,12 @@ from meshbridge.pipelines.candidates import Candidate
 from meshbridge.pipelines.loop import MicrobatchLoop
 
 
+def product_seconds(module: ir.Module, machine: Machine) -> float:
+    """The seconds on one device of all products of a program that is not partitioned, at the peak rate."""
+    flops = products(executed(module, find_mesh(module), weigh=amount))
+    return sum(op_time(count, kind, 0.0, machine) for kind, count in flops.items()) / machine.efficiency
+
+
 @dataclass(eq=False)
 class Outline:
     """The products of a microbatch."""

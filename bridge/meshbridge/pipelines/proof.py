@@ -28,7 +28,7 @@ class Proof(Tabular):
     """The verdicts on the composition of fragments and on each partitioned fragment."""
 
     composition: Verdict
-    fragments: Mapping[Site, Verdict]
+    fragments: Mapping[Site | str, Verdict]
 
     @property
     def equal(self) -> bool:
@@ -65,7 +65,7 @@ def verify(pipeline: StagedPipeline, *, source: ir.Module | None = None, seed: i
     """
     with pipeline.source.module.context:
         composition = verify_programs(source or pipeline.source.module, compose(pipeline), seed=seed, memory=memory)
-        fragments = {}
+        fragments: dict[Site | str, Verdict] = {}
         for fragment in pipeline.plan.fragments:
             source, partitioned = copy_module(fragment.module), pipeline.partitioned(fragment, "mesh").module
             reduced(source, partitioned)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from meshbridge.ir.builder import op_of
+from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.elements import tensor_bytes
-from meshbridge.ir.mlir import inside, ir
+from meshbridge.ir.mlir import inside, ir, walk
 from meshbridge.ir.uses import defining_op
 from meshbridge.ops.traits import Trait, has
 from meshbridge.pipelines.loop import SHARD, WHILE
@@ -25,6 +25,16 @@ def external_operands(op: ir.Operation) -> list[ir.Value]:
     defined: set[ir.Value] = {value for each in inner for value in each.results}
     defined |= {argument for each in (op, *inner) for region in each.regions for block in region for argument in block.arguments}
     return list(own | dict.fromkeys(value for each in inner for value in each.operands if value not in defined))
+
+
+def clone_reading(op: ir.Operation, written: Mapping[ir.Value, ir.Value], at: Builder) -> ir.Operation:
+    """A copy of an op that reads other values from outside."""
+    clone = op.clone(ip=at.ip)
+    for inner in walk(clone):
+        for index, operand in enumerate(inner.operands):
+            if operand in written:
+                inner.operands[index] = written[operand]
+    return clone
 
 
 def bytes_of(value: ir.Value) -> float:

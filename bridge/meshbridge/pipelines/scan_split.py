@@ -13,13 +13,13 @@ gradients that the loop of microbatches carries, and the optimizer's ops on them
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
 from meshbridge.dialect.donation import ALIASED, DONOR, aliased
 from meshbridge.ir.builder import Builder, shape_of
-from meshbridge.ir.mlir import BARRIER, entries, ir, main_function, set_entries, terminator_operands, walk
+from meshbridge.ir.mlir import BARRIER, entries, ir, main_function, set_entries, terminator_operands
 from meshbridge.ir.uses import defining_op, look_through
 from meshbridge.pipelines.layer_cut import FamilyCut, LayerCut
 from meshbridge.pipelines.layer_scans import READ, WRITE, LayerScan
@@ -35,8 +35,8 @@ from meshbridge.pipelines.leading_split import (
     total_of,
 )
 from meshbridge.pipelines.loop import SHARD
-from meshbridge.pipelines.marker import Marker, marker_of
-from meshbridge.pipelines.reads import bytes_of, external_operands
+from meshbridge.pipelines.marker import Marker, erase_markers, marker_of
+from meshbridge.pipelines.reads import bytes_of, clone_reading, external_operands
 from meshbridge.pipelines.stack_divisions import check_shardings, divisions_of_stacks
 from meshbridge.pipelines.stacks import WHOLE, Division, Stacks, numbered
 
@@ -236,18 +236,9 @@ class _Split:
         return result
 
     def _copy(self, op: ir.Operation, at: Builder) -> None:
-        clone = self._with_operands(op, {value: self._whole(value, at) for value in external_operands(op)}, at)
+        clone = clone_reading(op, {value: self._whole(value, at) for value in external_operands(op)}, at)
         for result, own in zip(op.results, clone.results, strict=True):
             self.whole[result] = own
-
-    def _with_operands(self, op: ir.Operation, written: Mapping[ir.Value, ir.Value], at: Builder) -> ir.Operation:
-        """A copy of an op that reads other values from outside."""
-        clone = op.clone(ip=at.ip)
-        for inner in walk(clone):
-            for index, operand in enumerate(inner.operands):
-                if operand in written:
-                    inner.operands[index] = written[operand]
-        return clone
 
     def _loop(self, op: ir.Operation, at: Builder) -> None:
         """The loop of microbatches, which carries the parts of what is in parts."""
@@ -291,13 +282,13 @@ class _Split:
             elif not is_forward and chunk + 1 in names:
                 passes(Marker(names[chunk + 1], "backward"))
             current[counter] = at.splat(op.operands[counter].type, start)
-            clone = self._with_operands(op, captured, at)
+            clone = clone_reading(op, captured, at)
             for number in range(len(op.operands)):
                 clone.operands[number] = stacks[number][part] if number in stacks else current[number]
             for number in stacks:
                 _narrow(clone, number, part_type(op.operands[number], division, part), division.bounds[part], at)
             _end(clone, scan, limit)
-            _erase_markers(clone)
+            erase_markers(clone)
             for number, result in enumerate(clone.results):
                 if number in stacks:
                     written[number][part] = result
@@ -352,14 +343,6 @@ def _narrow(scan: ir.Operation, number: int, kind: ir.RankedTensorType, start: i
             if user.name in (SHARD, WRITE):
                 user.results[0].set_type(kind)
                 waiting.append(user.results[0])
-
-
-def _erase_markers(scan: ir.Operation) -> None:
-    """Erases the boundaries of stages in a scan."""
-    for op in [op for op in walk(scan) if marker_of(op) is not None]:
-        for result, operand in zip(op.results, op.operands, strict=True):
-            result.replace_all_uses_with(operand)
-        op.erase()
 
 
 def _end(clone: ir.Operation, scan: LayerScan, limit: int) -> None:

@@ -217,11 +217,19 @@ def _alternating(forward: Sequence[Task], backward: Sequence[Task], first: int) 
 NAMES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 """The schedules that have a name."""
 
+STACKED = "stacked"
+"""All stages at the same time, as one SPMD program, whose microbatches pass the stages in the order of `gpipe` (`stacked`)."""
+
+FORMS = (*NAMES, STACKED)
+"""What a pipeline may be asked for by name."""
+
 
 def named(name: str, groups: int, chunks: int, microbatches: int) -> Schedule:
     """The schedule of that name. Raises MeshError for an unknown name, and for numbers that the schedule does not have."""
+    if name == STACKED:
+        raise MeshError(f"error: the schedule {STACKED!r} is one SPMD program, and no order of tasks of each stage")
     if name not in NAMES:
-        raise MeshError(f"error: schedule is {name!r}, expected one of {', '.join(NAMES)}, or a Schedule")
+        raise MeshError(f"error: schedule is {name!r}, expected one of {', '.join(FORMS)}, or a Schedule")
     if name == "interleaved":
         return interleaved(groups, microbatches, chunks)
     if chunks != groups:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, count, pairwise
 from typing import NamedTuple
+
+STACK_AXIS = "stages"
+"""The axis of the groups of devices, in the sharding of a stack of layers."""
+
+
+def stack_axis(names: Collection[str]) -> str:
+    """The name of that axis beside axes of these names."""
+    return next(name for name in chain((STACK_AXIS,), map(f"{STACK_AXIS}_{{}}".format, count())) if name not in names)
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,12 @@ from meshbridge.ir.mlir import MeshError
 from meshbridge.pipelines.build import PreparedStep, prepare
 from meshbridge.pipelines.candidates import Axes, Candidate, SizedStep, StageRequest, StepOf, candidates
 from meshbridge.pipelines.fragment_reports import FragmentReports
-from meshbridge.pipelines.outline import Outline
-from meshbridge.pipelines.prediction import report
+from meshbridge.pipelines.outline import Outline, product_seconds
+from meshbridge.pipelines.prediction import PipelineReport, report
+from meshbridge.pipelines.schedules import STACKED
 from meshbridge.pipelines.searched import Refused, SearchedPipeline, Tried
+from meshbridge.pipelines.stacked import build_stacked
+from meshbridge.pipelines.stacked_report import report_stacked
 from meshbridge.progress import OnProgress
 from meshbridge.sharding_search import clock as clocks
 from meshbridge.sharding_search.clock import Clock
@@ -103,26 +106,45 @@ class _StageSearch:
             loop = given.undecided_loop(stages)
             self._by_count[loop.microbatches] = step
             outline = Outline(loop, self.request.target.device)
-            for chunks in dict.fromkeys(candidate.chunks for candidate in found):
+            staged = [candidate for candidate in found if candidate.schedule != STACKED]
+            for chunks in dict.fromkeys(candidate.chunks for candidate in staged):
                 try:
                     given.check(chunks)
                 except MeshError as error:
                     self._refuse(f"{chunks} chunks", error)
                     continue
-                own = [candidate for candidate in found if candidate.chunks == chunks]
+                own = [candidate for candidate in staged if candidate.chunks == chunks]
                 bounded += [(outline.bound(candidate, devices), candidate) for candidate in own]
+            bounded += self._stacked(step, [each for each in found if each.schedule == STACKED])
         return bounded
+
+    def _stacked(self, step: SizedStep, found: Sequence[Candidate]) -> list[tuple[float, Candidate]]:
+        """Those candidates of a step that are one program, which differ in their meshes alone, with the least seconds."""
+        if not found:
+            return []
+        try:
+            built = build_stacked(step.source, self.request.options, found[0].stages)
+        except MeshError as error:
+            self._refuse(f"{STACKED}, {found[0].stages} stages", error)
+            return []
+        bound = product_seconds(built.module, self.request.target.device) / self.request.devices
+        return [(bound, candidate) for candidate in found]
 
     def _try(self, bound: float, candidate: Candidate) -> None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of candidates that are not taken
-                ordered = candidate.ordered()
-                predicted = report(self._prepared(candidate).under(ordered))
+                predicted = self._predict(candidate)
         except MeshError as error:
             self._refuse(candidate.label, error)
             return
         self.tried.append(Tried.of(candidate, bound, predicted))
+
+    def _predict(self, candidate: Candidate) -> PipelineReport:
+        if candidate.schedule == STACKED:
+            program = self._by_count[candidate.microbatches].on(candidate.mesh)
+            return report_stacked(build_stacked(program, self.request.options, candidate.stages))
+        return report(self._prepared(candidate).under(candidate.ordered()))
 
     def _prepared(self, candidate: Candidate) -> PreparedStep:
         key = candidate.microbatches, candidate.mesh, candidate.stages

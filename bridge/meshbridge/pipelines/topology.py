@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import gcd
+from typing import Any
 
 import numpy as np
 
@@ -45,3 +47,16 @@ def transfer_time(target: CompileTarget, mesh: Mesh, stages: int, source: int, r
     assert target.devices is not None, "only a topology says how far it is"
     whole = Mesh("pipeline", (stages, *mesh.shape))
     return permute_time(shard_bytes, np.array([source]), np.array([reader]), (0,), place(whole, target.devices))
+
+
+def devices_of_stages(devices: Sequence[Any], size: int, stages: int) -> Sequence[Any]:
+    """The devices of so many stages on meshes of `size` devices. Raises MeshError if there are fewer, or one is named twice."""
+    if len(devices) < size * stages:
+        raise MeshError(
+            f"error: {stages} stages on meshes of {size} devices need {size * stages} devices, there are {len(devices)}"
+            "\n  hint: shard the step on a mesh of as many devices as one stage has"
+        )
+    if len(set(devices)) < len(devices):
+        twice = next(device for number, device in enumerate(devices) if device in devices[:number])
+        raise MeshError(f"error: the meshes of stages overlap: device {twice.id} is named twice")
+    return devices[: size * stages]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, count
 from typing import Any
 
 import jax
@@ -18,16 +17,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from meshbridge.ir.mlir import MeshError
 from meshbridge.pipelines.layer_stack import LayerStack
-from meshbridge.pipelines.stacks import Part
-
-STACK_AXIS = "stages"
-"""The axis of the groups of devices, in the sharding of a stack of layers."""
+from meshbridge.pipelines.stacks import STACK_AXIS, Part, stack_axis
 
 
 def on_all(meshes: Sequence[Mesh], spec: PartitionSpec) -> NamedSharding:
     """The sharding of a stack whose parts are sharded as `spec` on these meshes, one part on each."""
     names = meshes[0].axis_names
-    axis = next(name for name in chain((STACK_AXIS,), map(f"{STACK_AXIS}_{{}}".format, count())) if name not in names)
+    axis = stack_axis(names)
     first = spec[0] if len(spec) else None
     axes = () if first is None else (first,) if isinstance(first, str) else tuple(first)
     whole = Mesh(np.stack([mesh.devices for mesh in meshes]), (axis, *names))

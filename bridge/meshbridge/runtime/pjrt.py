@@ -192,12 +192,13 @@ class Executable:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((arguments, named))):
             return self._trace(arguments, named)
         if self.calling is not None:
-            return self.calling.unflatten(self._run(self.calling.flatten(arguments, named), self.calling.labels()))
+            return self.calling.unflatten(self.run(self.calling.flatten(arguments, named), self.calling.labels()))
         if named:
             raise MeshError(f"error: the arguments of a module have no names, found {', '.join(named)}")
-        return self._run(arguments, [f"argument {index}" for index in range(len(arguments))])
+        return self.run(arguments, [f"argument {index}" for index in range(len(arguments))])
 
-    def _run(self, arguments: Sequence[Any], labels: Sequence[str]) -> list[jax.Array]:
+    def run(self, arguments: Sequence[Any], labels: Sequence[str]) -> list[jax.Array]:
+        """Runs on global arrays, called by `labels` in diagnostics. Raises MeshError as a call does."""
         check_number(self.inputs, arguments)
         fitted = [port.fitted(label, argument) for port, label, argument in zip(self.inputs, labels, arguments, strict=True)]
         if len(processes.of(self.loaded.devices)) > 1:

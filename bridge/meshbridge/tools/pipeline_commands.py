@@ -9,13 +9,11 @@ from dataclasses import replace
 from meshbridge import pipeline, progress
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir.mlir import MeshError, ir
-from meshbridge.pipelines import prediction, proof
-from meshbridge.pipelines.build import StagedPipeline, build
+from meshbridge.pipelines import forms
 from meshbridge.pipelines.candidates import BatchSymbols, StageRequest
 from meshbridge.pipelines.mapped import read_mapped
 from meshbridge.pipelines.mpmd_reader import is_mapped
-from meshbridge.pipelines.mpmd_writer import write
-from meshbridge.pipelines.schedules import NAMES
+from meshbridge.pipelines.schedules import FORMS
 from meshbridge.pipelines.stage_search import OWN_COUNT, search_stages
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
@@ -30,7 +28,7 @@ def add_options(parser: console.Parser) -> None:
     """The options that cut a program into a pipeline."""
     text = "cut the program into a pipeline over N groups of devices (docs/pipelines.md)"
     parser.add_argument("--stages", type=arguments.count, metavar="N", help=text)
-    parser.add_argument("--schedule", choices=NAMES, help="with --stages: the order of microbatches (default: 1f1b)")
+    parser.add_argument("--schedule", choices=FORMS, help="with --stages: the order of microbatches (default: 1f1b)")
 
 
 def is_asked(command: str, options: argparse.Namespace) -> bool:
@@ -61,7 +59,7 @@ def partition(options: argparse.Namespace) -> int:
     program = console.read_program(options.input, options.dims)
     with files.about(files.display_name(options.input), program.format.wording):
         program = formats.choose_platform(program, options.platform)
-        written = Program(write(_built(program, how, options)), formats.TEXT)
+        written = Program(forms.mapped(_built(program, how, options)), formats.TEXT)
     files.write_bytes(options.output, formats.choose(written, options.output).serialize())
     return 0
 
@@ -77,7 +75,7 @@ def report(options: argparse.Namespace, program: Program) -> int:
     console.refuse_outputs("meshbridge report", {"--html": options.html})
     how = pipeline.Options.of(emit="mesh", **{name: getattr(options, name) for name in _PLANNED})
     with files.about(files.display_name(options.input), program.format.wording):
-        reported = prediction.report(_built(program, how, options))
+        reported = forms.report(_built(program, how, options))
     if options.html is not None:
         console.write_page(options.html, reported.to_html(files.display_name(options.input)))
     console.say(reported.to_json() if options.json else reported.table())
@@ -100,7 +98,7 @@ def verify(options: argparse.Namespace, program: Program, source: ir.Module | No
         built = _built(program, how, options)
         if source is not None and is_mapped(source):
             source = read_mapped(replace(program, module=source), how).source.module
-        found = proof.verify(built, source=source, seed=options.seed, memory=options.memory)
+        found = forms.verify(built, source=source, seed=options.seed, memory=options.memory)
     console.say(found.to_json() if options.json else found.table())
     return 0 if found.equal else 1
 
@@ -139,8 +137,8 @@ def _stage_counts(text: str) -> tuple[int, ...]:
 
 def _schedules(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
-    if unknown := [name for name in names if name not in NAMES]:
-        raise argparse.ArgumentTypeError(f"expected some of {', '.join(NAMES)}, found '{unknown[0]}'")
+    if unknown := [name for name in names if name not in FORMS]:
+        raise argparse.ArgumentTypeError(f"expected some of {', '.join(FORMS)}, found '{unknown[0]}'")
     return names
 
 
@@ -163,7 +161,7 @@ def search(options: argparse.Namespace) -> int:
     given = {flag: getattr(options, name) or None for name, flag in flags.items()}
     console.refuse_ignored("meshbridge search", dict.fromkeys(given, "with --stages"), given)
     how = pipeline.Options.of(emit="mesh", machine=options.machine, layout=options.layout, memory_limit=options.memory_limit)
-    request = StageRequest(how, options.stages, options.schedules or NAMES, options.seconds)
+    request = StageRequest(how, options.stages, options.schedules or FORMS, options.seconds)
     symbols, dims = options.microbatches, options.dims or {}
 
     def read(sizes: Mapping[str, int]) -> Program:
@@ -179,11 +177,11 @@ def search(options: argparse.Namespace) -> int:
     return 0
 
 
-def _built(program: Program, how: pipeline.Options, options: argparse.Namespace) -> StagedPipeline:
+def _built(program: Program, how: pipeline.Options, options: argparse.Namespace) -> forms.Pipeline:
     if is_mapped(program.module):
         if options.stages is not None:
             raise MeshError("error: --stages has no effect on a program that is mapped to meshes already")
         return read_mapped(program, how)
     if is_partitioned(program.module):
         raise MeshError("error: --stages has no effect on a program that is partitioned already")
-    return build(program, how, options.stages, options.schedule or "1f1b")
+    return forms.build(program, how, options.stages, options.schedule or "1f1b")
