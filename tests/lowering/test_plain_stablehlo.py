@@ -71,7 +71,7 @@ def test_is_plain_and_computes_the_same(name: str, version: str) -> None:
     found = pjrt.Executable(mesh, tuple(inputs), tuple(outputs), xla.compile_module(module, jax.devices()[: mesh.size]))
     generator = np.random.default_rng(0)
     arguments = [_random(generator, port.shape, port.dtype) for port in inputs]
-    for one, other in zip(found(*arguments), expected._run(arguments, [""] * len(arguments)), strict=True):
+    for one, other in zip(found(*arguments), expected.run(arguments, [""] * len(arguments)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 

@@ -16,8 +16,10 @@ import meshbridge
 from meshbridge.ir.mlir import context, function_type, main_function
 from meshbridge.pipeline import Options
 from meshbridge.pipelines.build import StagedPipeline, build
+from meshbridge.pipelines.function import load
 from meshbridge.pipelines.proof import compose
 from meshbridge.read import formats
+from meshbridge.runtime.compiler_options import CompilerOptions
 from meshbridge.verification.verdict import verify
 from tests.pipelines.scanned_steps import STEPS
 from tests.pipelines.steps import (
@@ -150,7 +152,7 @@ def test_the_result_of_a_step_is_an_argument_without_shardings() -> None:
     for own, plain in zip(jax.tree.leaves(second), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(own, plain, rtol=2e-5, atol=1e-6)
     with pytest.raises(meshbridge.MeshError, match=r"expected float32\[4, 8, 32\], found float32\[4, 8, 31\]"):
-        meshbridge.pipelined(step, stages=2)._load(meshbridge.pipelined(step, stages=2).lower(params, tokens))[1](
+        load(meshbridge.pipelined(step, stages=2).lower(params, tokens), jax.devices(), CompilerOptions.of("default"))(
             [leaf[..., :31] if leaf.shape == (4, 8, 32) else leaf for leaf in jax.tree.leaves((params, tokens))], [""] * 6
         )
 
