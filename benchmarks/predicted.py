@@ -24,7 +24,7 @@ import meshbridge
 from benchmarks import marked
 from benchmarks.cases import TARGETS, Case, Found, export, known, modelled_seconds, recorded, split
 from benchmarks.table import geometric_mean
-from benchmarks.target_tables import all_not_measured
+from benchmarks.target_tables import not_measured
 from meshbridge.machines.target import Target, parse
 from meshbridge.reports import Report
 from meshbridge.tools.compare.contestants import OURS, PEER
@@ -102,7 +102,7 @@ def _sending(report: Report) -> float:
 def page(pairs: Sequence[Pair], older: Found) -> str:
     """Tables: of the targets, of plans of one program, and of the worst predictions; then how many rows are of older plans, which
     are left out."""
-    parts = (_summary(pairs), _plans(pairs), _furthest(pairs), all_not_measured(older))
+    parts = (_summary(pairs), _plans(pairs), _furthest(pairs), not_measured(older))
     return "\n\n".join("\n".join(lines) for part in parts if (lines := list(part)))
 
 

@@ -14,6 +14,7 @@ from benchmarks.cases import FLOPS_PER_CYCLE, TARGETS, Contestant, Found, modell
 from benchmarks.table import geometric_mean
 from meshbridge.machines.target import Target
 from meshbridge.tools.compare.contestants import OURS, PEER
+from testdata.realistic.catalogue import BUILDERS
 
 EQUAL = 1.001
 """Ratios up to this are no loss: figures of one plan differ by as much where two compilers pad differently."""
@@ -70,15 +71,24 @@ class Figure:
         text = f"{self.text(both[OURS])}{between}{self.text(both[PEER])}" + (f" = {over:.2f}" if over else "")
         return f"**{text}**" if self.is_loss(both) else text
 
+    def over(self, both: Mapping[str, Contestant]) -> str:
+        """The ratio alone; bold where it is more than SHOWN allows."""
+        ratio = self.ratio(both)
+        text = "-" if ratio is None else f"{ratio:.2f}"
+        return f"**{text}**" if ratio is not None and ratio > SHOWN[self.key] else text
+
 
 MODELLED = {"cycles": 1e-6, "microseconds": 1e-3, "seconds": 1e3}
 """How many of the table's units, millions of cycles or milliseconds, are in one of a compiler's."""
 
+TEMPORARIES = Figure("temporaries MB", "temporary_bytes", 1e6)
+MODEL = Figure("modelled", "modelled", digits=1)
+
 FIGURES = (
     Figure("wire MB", "wire_bytes", 1e6, 1),
     Figure("exposed MB", "exposed_bytes", 1e6, 1),
-    Figure("temporaries MB", "temporary_bytes", 1e6),
-    Figure("modelled", "modelled", digits=1),
+    TEMPORARIES,
+    MODEL,
     Figure("collectives", "executed"),
     Figure("compile s", "compile_seconds", is_plan=False),
 )
@@ -87,10 +97,14 @@ STEP = Figure("step ms", "step", digits=1)
 """Of a TPU, whose model holds no communication: the modelled step with the exposed bytes."""
 
 
+AFTER_MODEL = FIGURES.index(MODEL) + 1
+WITH_STEP = (*FIGURES[:AFTER_MODEL], STEP, *FIGURES[AFTER_MODEL:])
+"""The columns of TPUs, and of tables in which they stand beside GPUs."""
+
+
 def figures_of(target: Target) -> tuple[Figure, ...]:
     """The columns of a target's table."""
-    after = [figure.key for figure in FIGURES].index("modelled") + 1
-    return (*FIGURES[:after], STEP, *FIGURES[after:]) if target.device in FLOPS_PER_CYCLE else FIGURES
+    return WITH_STEP if target.device in FLOPS_PER_CYCLE else FIGURES
 
 
 def _with_step(target: Target, found: Contestant) -> Contestant:
@@ -102,11 +116,8 @@ def _with_step(target: Target, found: Contestant) -> Contestant:
     return {**found, STEP.key: {**found["modelled"], "total": seconds, "unit": "seconds"}}
 
 
-WHOLE = ("gpu:h100:1x1x8",)
-"""Targets of which a page has all rows of programs with constraints; of others it has those that lose in SHOWN."""
-
-SHOWN = {"modelled": 1.01, "temporary_bytes": 1.05}
-"""Ratios, by a figure's key, from which on a row is on every page."""
+SHOWN = {"modelled": 1.01, "step": 1.01, "temporary_bytes": 1.05}
+"""Ratios, by a figure's key, above which a program counts as lost on a page."""
 
 
 def tables(found: Found, figures: Sequence[Figure] = ()) -> str:
@@ -115,34 +126,32 @@ def tables(found: Found, figures: Sequence[Figure] = ()) -> str:
 
 
 def page(today: Found, older: Found) -> str:
-    """What the page shows of XLA's defaults: of each target today's rows of programs with constraints (of targets that are not
-    WHOLE, those that lose), the means and failures of all, and how many rows are of older plans."""
-    return "\n\n".join("\n".join(_page(target, today, older)) for target in _targets({**today, **older}))
+    """What the page shows of XLA's defaults: the ratios of all programs with constraints on all targets, the means of each
+    target, what fails, and how many rows are of older plans."""
+    remarks = (line for target in _targets(today) for line in _remarks(target, _of(target, today)))
+    return "\n\n".join(part for part in ("\n".join(_ratios(today)), means(today, older), "\n".join(remarks)) if part)
 
 
-def _page(target: Target, today: Found, older: Found) -> Iterator[str]:
-    own, constrained = _of(target, today), _of(target, today, "constrained")
-    yield from (_title(target), "")
-    if own:
-        figures = figures_of(target)
-        shown = constrained if target.text in WHOLE else {case: both for case, both in constrained.items() if _loses(both)}
-        yield from (*_heading(figures), *_rows(shown, figures), *_means(own, figures), "")
-    yield from (*_remarks(target, own), *not_measured(target, older))
+def _ratios(today: Found) -> Iterator[str]:
+    """A row for each program: its ratios of time and of memory on each target."""
+    columns = [(target, _of(target, today, "constrained"), figure) for target in _targets(today) for figure in _shortly(target)]
+    heads = [f"{target.device}:{target.text.rpartition(':')[2]}: {figure.heading.split()[0]}" for target, _, figure in columns]
+    yield f"| ratios of | {' | '.join(heads)} |"
+    yield f"|---|{'---:|' * len(columns)}"
+    for name in BUILDERS:
+        rows = ([both for case, both in found.items() if case.name == name] for _, found, _ in columns)
+        cells = [figure.over(*both) if both else "" for both, (*_, figure) in zip(rows, columns, strict=True)]
+        if any(cells):
+            yield f"| {name} | {' | '.join(cells)} |"
 
 
-def _loses(both: Mapping[str, Contestant]) -> bool:
-    """Whether a page has the row of any target."""
-    return any((figure.ratio(both) or 0.0) > SHOWN[figure.key] for figure in FIGURES if figure.key in SHOWN)
+def _shortly(target: Target) -> tuple[Figure, Figure]:
+    """The time of a step and its memory."""
+    return (STEP if STEP in figures_of(target) else MODEL, TEMPORARIES)
 
 
-def not_measured(target: Target, older: Found) -> Iterator[str]:
-    """A line with the number of programs whose figures are of older plans, if there are any; `--measured` prints their rows."""
-    if old := _of(target, older):
-        yield f"- Not measured since its plan changed, or without a plan on record: {len(old)}."
-
-
-def all_not_measured(older: Found) -> Iterator[str]:
-    """The same of all targets in one line."""
+def not_measured(older: Found) -> Iterator[str]:
+    """A line with the number of programs whose figures are of older plans, by target; `--measured` prints their rows."""
     if older:
         counts = ", ".join(f"{len(_of(target, older))} on {target.text}" for target in _targets(older))
         yield f"- Not measured since its plan changed, or without a plan on record: {counts}."
@@ -218,10 +227,9 @@ def _summary(target: Target, found: Found, figures: Sequence[Figure], losses: fl
 
 
 def means(today: Found, older: Found) -> str:
-    """What the page shows of other options of XLA: a row with the means of each target, and how many programs are of older
-    plans."""
-    rows = [row for target in _targets(today) for row in _means(_of(target, today), FIGURES, target.text)]
-    parts = ([*_heading(FIGURES), *rows] if rows else [], [*all_not_measured(older)])
+    """A table with the means of each target, and how many programs are of older plans."""
+    rows = [row for target in _targets(today) for row in _means(_of(target, today), WITH_STEP, target.text)]
+    parts = ([*_heading(WITH_STEP), *rows] if rows else [], [*not_measured(older)])
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 

@@ -83,24 +83,33 @@ def test_a_summary_has_the_means_and_the_losses() -> None:
     assert "unet" not in losses
 
 
-def test_a_page_has_rows_of_programs_with_constraints() -> None:
+def with_memory(more: float) -> dict[str, Contestant]:
+    """Two contestants with as many bytes on the wire, of whom we need so much more memory."""
+    row = both(1e6, 1e6)
+    return {name: row[name] | {"temporary_bytes": 1e9 * over} for name, over in ((OURS, more), (PEER, 1.0))}
+
+
+def test_a_page_has_the_ratios_of_all_programs_with_constraints_in_the_order_of_the_catalogue() -> None:
     gpu = parse("gpu:h100:1x1x8")
-    found = {Case("unet", annotation, gpu): both(1e6, 2e6) for annotation in ("constrained", "inputs")}
-    text = target_tables.page(found, {})
-    assert "| unet | constrained | 1.0 / 2.0 = 0.50 |" in text
-    assert "| unet | inputs |" not in text
-    assert "| *geometric mean* | *inputs* | 0.50 of 1 |" in text
+    found = {
+        Case("unet", "constrained", gpu): with_memory(1.06),
+        Case("unet", "inputs", gpu): with_memory(1.5),
+        Case("resnet50", "constrained", TPU): with_memory(1.04),
+    }
+    heading, _, *rows = target_tables.page(found, {}).partition("\n\n")[0].splitlines()
+    assert heading == "| ratios of | v5e:2x4: step | v5e:2x4: temporaries | h100:1x1x8: modelled | h100:1x1x8: temporaries |"
+    assert rows == ["| resnet50 | - | 1.04 |  |  |", "| unet |  |  | - | **1.06** |"]
 
 
-def test_a_page_has_only_the_losses_of_a_target_that_is_not_whole() -> None:
-    two_nodes = parse("gpu:h100:1x2x8")
-    names = {"unet": (2e6, 1.0), "resnet50": (1e6, 1.06), "vocab_loss": (1e6, 1.04)}
-    found = {Case(name, "constrained", two_nodes): both(wire, 1e6) for name, (wire, _) in names.items()}
-    for case, row in found.items():
-        for name, more in ((OURS, names[case.name][1]), (PEER, 1.0)):
-            row[name] = row[name] | {"temporary_bytes": 1e9 * more}
-    text = target_tables.page(found, {})
-    assert [line.split(" | ")[0] for line in text.splitlines()[4:]] == ["| resnet50", "| *geometric mean*"]
+def test_a_page_has_the_means_of_all_targets_in_one_table_and_names_who_fails() -> None:
+    failed = {OURS: {"error": "no room"}, PEER: {"wire_bytes": 1e6}}
+    found = {Case("unet", "constrained", TPU): both(1e6, 2e6), Case("moe_lm", "inputs", parse("gpu:h100:1x2x8")): failed}
+    _, table, remarks = target_tables.page(found, {}).split("\n\n")
+    assert [line.split(" | ")[:3] for line in table.splitlines()[2:]] == [
+        ["| tpu:v5e:2x4", "*constrained*", "0.50 of 1"],
+        ["| gpu:h100:1x2x8", "*inputs*", "-"],
+    ]
+    assert remarks == "- moe_lm, inputs: meshbridge failed: no room"
 
 
 def test_what_does_not_fit_is_named() -> None:
@@ -112,7 +121,6 @@ def test_a_run_keeps_what_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cases, "RECORDS", tmp_path / "records")
-    monkeypatch.setattr(target_tables, "WHOLE", (TPU.text,))
     case, other = (Case(name, "constrained", TPU) for name in ("vocab_loss", "resnet50"))
     cases.keep(case, both(1e6, 2e6, **planned_today(case)))
     cases.keep(other, both(0, 7e6, measured="2026-11-24"))
@@ -122,10 +130,10 @@ def test_a_run_keeps_what_was_measured(
     said = ["--programs", "vocab_loss", "--annotations", "constrained", "--targets", TPU.text, "--keep"]
     assert targets.main([*said, "--json", str(out), "--page", str(page), "--overview", str(readme)]) == 0
     assert "**0.50** of 1 on 8 TPU v5e" in readme.read_text()
-    assert "| vocab_loss | constrained | 1.0 / 2.0 = 0.50 |" in page.read_text()
-    assert "| *geometric mean* | *constrained* | 0.50 of 1 |" in page.read_text(), "without the older plan"
+    assert "| vocab_loss | - | - |" in page.read_text()
+    assert f"| {TPU.text} | *constrained* | 0.50 of 1 |" in page.read_text(), "without the older plan"
     assert "resnet50" not in page.read_text()
-    counted = "- Not measured since its plan changed, or without a plan on record: 1."
+    counted = f"- Not measured since its plan changed, or without a plan on record: 1 on {TPU.text}."
     assert counted in page.read_text(), "what was not asked for now is counted, too"
     printed = capsys.readouterr().out
     assert "1.0 / 2.0 = 0.50" in printed
@@ -269,13 +277,13 @@ def test_a_program_that_cannot_be_made_is_a_failure(tmp_path: Path, monkeypatch:
 def test_the_page_has_no_row_of_an_older_plan_among_todays() -> None:
     """`python -m benchmarks.targets --measured --page docs/benchmarks.md --overview README.md` sorts the rows again, where plans
     have changed. Programs without a golden plan are left out here: that of each would have to be made."""
-    text = (cases.ROOT / "docs" / "benchmarks.md").read_text().partition("<!-- targets: end -->")[0]
+    table = (cases.ROOT / "docs" / "benchmarks.md").read_text().partition("\n| ratios of | ")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in f"| ratios of | {table}".splitlines()]
+    columns = {head.rpartition(": ")[0]: number for number, head in enumerate(rows[0])}
+    cells = {row[0]: row for row in rows}
     for target in cases.TARGETS:
-        on_record = cases.recorded(targets.cases_of([target], ["constrained"], targets.BUILDERS, "default"))
-        _, found, part = text.partition(f"\n**{target}**")
-        assert bool(found) == bool(on_record)
-        todays = part.partition("\n**")[0]
-        for case, row in on_record.items():
+        for case, row in cases.recorded(targets.cases_of([target], ["constrained"], targets.BUILDERS, "default")).items():
             if case.golden in cases.golden_plans():
-                is_shown, is_current = f"\n| {case.name} | constrained | " in todays, cases.is_current(case, row)
-                assert is_shown == is_current or (is_current and target not in target_tables.WHOLE), case.key
+                column = columns.get(target.partition(":")[2])
+                is_shown = case.name in cells and column is not None and cells[case.name][column] != ""
+                assert is_shown == cases.is_current(case, row), case.key
