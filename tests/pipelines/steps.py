@@ -340,6 +340,15 @@ def branching_loss(params: Tree, batch: Tree, stages: int) -> Any:
     return ((x - y) ** 2).mean()
 
 
+def pooled_loss(params: Tree, batch: Tree, stages: int) -> Any:
+    """The mean square error of layers that pool neighbours in overlapping windows."""
+    x, y = batch
+    for layer, p in enumerate(params["layers"]):
+        x = mark(layer, len(params["layers"]), stages)(x)
+        x = jax.lax.reduce_window(x @ p["w"], -jnp.inf, jax.lax.max, (1, 3), (1, 1), "SAME")
+    return ((x - y) ** 2).mean()
+
+
 def forward(params: Tree, batch: Tree) -> Any:
     """The loss alone."""
     add = lambda total, part: (total + mlp_loss(params, part, 2), None)  # noqa: E731
@@ -362,6 +371,7 @@ STEPS: dict[str, tuple[Callable[..., Any], Tree, int]] = {
     "a while loop": (counted, mlp(), 2),
     "a frozen stage": (frozen, mlp(), 2),
     "branches": (accumulating(branching_loss, 2), mlp(), 2),
+    "pooling": (accumulating(pooled_loss, 2), mlp(), 2),
     "forward alone": (forward, mlp(), 2),
     "loss scaling": (scaled, ((mlp()[0], np.float32(1024)), mlp()[1]), 2),
 }

@@ -36,7 +36,7 @@ def test_it_gives_what_the_pipeline_gives() -> None:
         assert one.sharding.device_set == other.sharding.device_set
 
 
-@pytest.mark.parametrize("name", ["clipping", "dropout"])
+@pytest.mark.parametrize("name", ["clipping", "dropout", "pooling"])
 def test_other_steps(name: str) -> None:
     step, arguments, _ = STEPS[name]
     expected, found = trained(step, arguments, schedule="zero-bubble")

@@ -54,6 +54,7 @@ __all__ = [
     "attribute",
     "call_target",
     "context",
+    "copy_named_functions",
     "dictionary",
     "digest",
     "display_name",
@@ -492,6 +493,21 @@ def named_functions(op: ir.Operation) -> list[str]:
     if op.name == CUSTOM_CALL and "called_computations" in op.attributes:
         return [ir.FlatSymbolRefAttr(symbol).value for symbol in ir.ArrayAttr(op.attributes["called_computations"])]
     return [ir.FlatSymbolRefAttr(op.attributes["decomposition"]).value] if op.name == COMPOSITE else []
+
+
+def copy_named_functions(source: ir.Module, module: ir.Module) -> None:
+    """Copies to the end of `module` the functions of `source` that its ops name, and those that these functions name."""
+    functions = {}
+    for view in source.body.operations:
+        if view.operation.name == "func.func":
+            functions[ir.StringAttr(view.operation.attributes["sym_name"]).value] = view.operation
+    known = {ir.StringAttr(view.operation.attributes["sym_name"]).value for view in module.body.operations}
+    waiting = walk_all(module)
+    while waiting:
+        for name in named_functions(waiting.pop()):
+            if name not in known and name in functions:
+                known.add(name)
+                waiting += walk(functions[name].clone(ip=ir.InsertionPoint(module.body)))
 
 
 def function_type(function: ir.Operation) -> ir.FunctionType:

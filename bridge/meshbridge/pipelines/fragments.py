@@ -16,7 +16,7 @@ from meshbridge.dialect import build
 from meshbridge.dialect.donation import ALIASED, aliased
 from meshbridge.dialect.ops import ShardingOp
 from meshbridge.ir.builder import Builder, op_of, shape_of
-from meshbridge.ir.mlir import ir, set_entries, walk
+from meshbridge.ir.mlir import copy_named_functions, ir, set_entries, walk
 from meshbridge.ir.sharding import Sharding, even_split
 from meshbridge.ir.uses import defining_name, is_argument
 from meshbridge.pipelines.loop import SHARD
@@ -181,6 +181,7 @@ class _Writer:
             block = function.regions[0].blocks.append(*types)
             self._body(ops, block)
             self._donate(function)
+            copy_named_functions(loop.module, module)
         return module
 
     def _body(self, ops: Iterable[ir.Operation], block: ir.Block) -> None:

@@ -8,7 +8,7 @@ from itertools import chain, count
 
 from meshbridge import pipeline
 from meshbridge.dialect.module_mesh import mesh_ops
-from meshbridge.ir.mlir import SIDES, ir, main_function, sdy, set_entries, walk
+from meshbridge.ir.mlir import SIDES, copy_named_functions, ir, main_function, sdy, set_entries, walk
 from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge.pipelines.mpmd_types import RETURN, SHARDING, MeshTensor
 from meshbridge.read.import_shardings import ImportShardings
@@ -46,6 +46,7 @@ class FragmentModules:
             for function in self.functions:
                 function.clone(ip=end)
             pipeline.run((InlineCalls(),), module)
+        copy_named_functions(self.whole, module)
         return module
 
     def _declare_meshes(self, mesh: ir.Attribute, kinds: Sequence[MeshTensor], end: ir.InsertionPoint) -> str | None:
@@ -97,7 +98,7 @@ def imported(modules: Sequence[ir.Module]) -> list[ir.Module]:
     Raises MeshError for a malformed sharding."""
     together = ir.Module.create()
     end = ir.InsertionPoint(together.body)
-    declared: set[str] = set()
+    declared, functions = set[str](), list[ir.Operation]()
     for number, module in enumerate(modules):
         for view in module.body.operations:
             op = view.operation
@@ -105,17 +106,20 @@ def imported(modules: Sequence[ir.Module]) -> list[ir.Module]:
             if op.name == MESH and name not in declared:
                 declared.add(name)
                 op.clone(ip=end)
-        main_function(module).clone(ip=end).attributes["sym_name"] = ir.StringAttr.get(f"fragment{number}")
+        function = main_function(module).clone(ip=end)
+        function.attributes["sym_name"] = ir.StringAttr.get(f"fragment{number}")
+        functions.append(function)
+        copy_named_functions(module, together)
     pipeline.run((ImportShardings(),), together)
-    functions = [view.operation for view in together.body.operations if view.operation.name == "func.func"]
-    return [_alone(function, [view.operation for view in mesh_ops(together.body)]) for function in functions]
+    return [_alone(function, together) for function in functions]
 
 
-def _alone(function: ir.Operation, meshes: Sequence[ir.Operation]) -> ir.Module:
+def _alone(function: ir.Operation, together: ir.Module) -> ir.Module:
     module = ir.Module.create()
     end = ir.InsertionPoint(module.body)
-    for mesh in meshes:
-        mesh.clone(ip=end)
+    for mesh in mesh_ops(together.body):
+        mesh.operation.clone(ip=end)
     own = function.clone(ip=end)
     own.attributes["sym_name"] = ir.StringAttr.get("main")
+    copy_named_functions(together, module)
     return module

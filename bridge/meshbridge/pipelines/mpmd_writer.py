@@ -18,7 +18,18 @@ from functools import cached_property
 from meshbridge.dialect.donation import DONOR
 from meshbridge.dialect.module_mesh import mesh_or_single
 from meshbridge.ir.builder import Builder, tensor
-from meshbridge.ir.mlir import SIDES, entries, function_type, ir, main_function, sdy, set_entries, terminator, verify
+from meshbridge.ir.mlir import (
+    SIDES,
+    copy_named_functions,
+    entries,
+    function_type,
+    ir,
+    main_function,
+    sdy,
+    set_entries,
+    terminator,
+    verify,
+)
 from meshbridge.pipelines.build import StagedPipeline
 from meshbridge.pipelines.fragments import Fragment
 from meshbridge.pipelines.mpmd_types import (
@@ -115,6 +126,8 @@ class _Writer:
             if view.operation.name == "sdy.mesh":
                 view.operation.clone(ip=end)
         self._main(end)
+        for body in self._bodies.values():
+            copy_named_functions(body.module, module)
         verify(module)
         return module
 

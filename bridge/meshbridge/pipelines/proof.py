@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshbridge.ir.builder import Builder, shape_of
-from meshbridge.ir.mlir import function_type, ir, main_function
+from meshbridge.ir.mlir import copy_named_functions, function_type, ir, main_function
 from meshbridge.pipelines.build import StagedPipeline
 from meshbridge.pipelines.plan import Call, CallPlan, Slot
 from meshbridge.pipelines.sites import Site
@@ -93,6 +93,7 @@ def composed(plan: CallPlan, stacks: Stacks, kind: ir.FunctionType) -> ir.Module
             function.attributes["sym_visibility"] = ir.StringAttr.get("private")
             if "arg_attrs" in function.attributes:
                 del function.attributes["arg_attrs"]
+            copy_named_functions(fragment.module, module)
         _main(plan, stacks, kind, Builder(location, end))
     return module
 
