@@ -96,6 +96,11 @@ def by_adam(params: Tree, tokens: Any) -> Tree:
     return accumulating(one_scan_loss, 1, update=update)(params, tokens)
 
 
+def gradients_of(params: Tree, tokens: Any) -> Tree:
+    """A step that returns gradients, which another function reads."""
+    return added(lambda p, part: one_scan_loss(p, part, 1), params, tokens, jax.tree.map(jnp.zeros_like, params))
+
+
 SHARED = ({**stacks()[0], "shared": gpt()[0]["layers"][0]["out"]}, stacks()[1])
 
 STEPS: dict[str, tuple[Callable[..., Any], Tree, int]] = {
@@ -103,6 +108,7 @@ STEPS: dict[str, tuple[Callable[..., Any], Tree, int]] = {
     "marked": (accumulating(marked_scan_loss, 1), stacks(), 2),
     "llama": (accumulating(llama_loss, 1), llama(), 2),
     "adam": (by_adam, stacks(), 2),
+    "gradients alone": (gradients_of, stacks(), 2),
     "cast before the loop": (cast, stacks(), 2),
     "from the last layer": (accumulating(reversed_loss, 1), stacks(), 2),
     "more carried values": (accumulating(balanced_loss, 1), SHARED, 2),

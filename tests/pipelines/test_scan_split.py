@@ -56,7 +56,7 @@ def test_each_stage_has_several_chunks(name: str, layers: list[int]) -> None:
     assert {part.division.sizes for part in pipeline.stacks.arguments if part.parts > 1} == {tuple(layers)}
 
 
-@pytest.mark.parametrize("name", ["gpt", "adam", "llama", "marked", "cast before the loop", "five layers"])
+@pytest.mark.parametrize("name", ["gpt", "adam", "llama", "marked", "gradients alone", "cast before the loop", "five layers"])
 def test_stages_have_their_own_layers_alone(name: str) -> None:
     """In the loop activations cross, and gradients of what both ends of a model share; after it numbers alone."""
     step, arguments, stages = STEPS[name]

@@ -28,7 +28,9 @@ def divisions_of_stacks(
     divisions: dict[ir.Value, list[Division]] = {}
     for family, division in families.items():
         others = {value for other, own in stacks.items() if other is not family for value in own - free}
-        found = in_parts(stacks[family] - taken, linked, division, free, taken | others)
+        # A stack of gradients may begin as zeros, which are free, and nothing but the caller may read it.
+        written = {scan.op.results[number] for scan in family.scans for number in scan.stacks}
+        found = in_parts((stacks[family] | written) - taken, linked, division, free, taken | others)
         for value in found:
             ways = divisions.setdefault(value, [])
             ways += [division] if division not in ways else []
