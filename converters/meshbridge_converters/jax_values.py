@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
+from meshbridge.ops.unsupported import is_callback
 from meshbridge.read.formats import TEXT, Program
 from meshbridge_converters import nnx_names
 
@@ -94,13 +95,21 @@ def export(function: Any, arguments: Sequence[Any], named: Mapping[str, Any], pl
     try:
         return _exported(function, arguments, named, platform, ())
     except NotImplementedError as error:
-        hint = "meshbridge.jit of the outermost function runs callbacks, and is not exported"
-        raise MeshError(f"error: jax.export cannot export the function: {error}\n  hint: {hint}") from error
+        hint = "leave out the callback; meshbridge.jit of the outermost function runs callbacks, and is not exported"
+        place = _callback_location(function, arguments, named)
+        raise MeshError(f"{place}error: jax.export cannot export the function: {error}\n  hint: {hint}") from error
     except ValueError as error:
         if _NO_GUARANTEE not in str(error):
             raise
         targets = sorted(set(_TARGET.findall(str(error))))
     return _exported(function, arguments, named, platform, tuple(map(DisabledSafetyCheck.custom_call, targets)))
+
+
+def _callback_location(function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> str:
+    """Where a function calls Python, before a diagnostic; "" if it does not."""
+    module = _Traced(function).lower(*arguments, **named).compiler_ir()
+    calls = (op for op in mlir.walk_all(module) if mlir.is_custom_call(op) and is_callback(op))
+    return next((f"{mlir.source_location(op)}: " for op in calls), "")
 
 
 _NO_GUARANTEE, _TARGET = "custom calls whose targets have no compatibility guarantees", re.compile(r"custom_call @([\w$.]+)\(")

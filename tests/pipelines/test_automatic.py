@@ -123,6 +123,7 @@ def test_no_gradient_in_the_loop() -> None:
 
 def test_no_loop() -> None:
     text = refusal(lambda params, batch: jax.grad(mlp_loss)(params, batch, 1), *mlp())
+    assert "steps.py" in text.splitlines()[0], "the line of the most work"
     assert "the program has no loop of microbatches, nor marks stages" in text
     assert "hint: scan over microbatches with jax.lax.scan" in text
 

@@ -116,9 +116,27 @@ def test_arguments_of_another_kind() -> None:
         meshbridge.pipelined(lambda x: x + 1, stages=2)(np.ones(4))
     with pytest.raises(MeshError, match="stages is 0, expected at least 1"):
         meshbridge.pipelined(step, stages=0)(*mlp())
-    with pytest.raises(MeshError, match="expected devices, found none"):
-        meshbridge.pipelined(step, stages=2, devices=[])
+    for wrong, text in (
+        ({"stages": 2, "devices": []}, "expected devices, found none"),
+        ({"stages": 2.5}, "stages is 2.5, expected a whole number"),
+        ({"stages": 2, "schedule": "zero_bubble"}, "schedule is 'zero_bubble', expected one of gpipe"),
+    ):
+        with pytest.raises(MeshError, match=text):
+            meshbridge.pipelined(step, **wrong)
+    with pytest.raises(MeshError, match="expected a step, found a pipeline"):
+        meshbridge.pipelined(function, stages=2)
+    with pytest.raises(MeshError, match="a pipeline is called by a function that JAX traces"):
+        jax.jit(function)(*mlp())
     assert function.lower(*mlp()).plan.schedule.name == "1f1b"
+
+
+def test_a_callback_in_the_step() -> None:
+    def loss(params: Tree, batch: Tree, stages: int) -> Any:
+        jax.debug.print("{}", batch[0].sum())
+        return mlp_loss(params, batch, stages)
+
+    with pytest.raises(MeshError, match=r"test_function.py:\d+:\d+: error: jax.export cannot export the function"):
+        meshbridge.pipelined(accumulating(loss, 2), stages=2)(*mlp())
 
 
 def test_static_arguments_and_numbers() -> None:

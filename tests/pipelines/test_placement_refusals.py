@@ -67,30 +67,47 @@ def test_a_boundary_in_a_branch() -> None:
         return (jax.lax.cond(x.sum() > 0, marked, jnp.tanh, x) ** 2).mean()
 
     text = refusal(accumulating(loss, 2), *mlp())
-    assert "of stage 'layer' is in " in text
+    assert "of stage 'layer' is in a branch" in text
+    assert "hint: mark stages outside of jax.lax.cond" in text
 
 
-def test_an_unknown_number_of_microbatches() -> None:
+@pytest.mark.parametrize("stages", [1, 2])
+def test_an_unknown_number_of_microbatches(stages: int) -> None:
     def step(params: Tree, batch: Tree, count: Any) -> Any:
         def add(_: Any, gradients: Tree) -> Tree:
-            return jax.tree.map(jnp.add, gradients, jax.grad(mlp_loss)(params, batch, 2))
+            return jax.tree.map(jnp.add, gradients, jax.grad(mlp_loss)(params, batch, stages))
 
-        return jax.lax.fori_loop(0, count, add, jax.tree.map(jnp.zeros_like, params))
+        return jax.lax.fori_loop(0, count, add, jax.tree.map(jnp.zeros_like, params))  # here
 
-    assert "but no known number of microbatches" in refusal(step, *mlp(), 4)
+    text = refusal(step, *mlp(), 4)
+    assert f"{__file__}:{line_of('fori_loop')}" in text
+    assert ("no known number of iterations", "but no known number of microbatches")[stages - 1] in text
 
 
 def test_a_stage_that_needs_a_later_one() -> None:
     def loss(params: Tree, batch: Tree, _: int) -> Any:
         first, second, third, _ = (p["w"] for p in params["layers"])
-        x = batch[0] @ first
-        y = meshbridge.stage("late")(meshbridge.stage("early")(x) @ second)
-        return (meshbridge.stage("early")(y @ third) ** 2).mean()  # here
+        x = meshbridge.stage("early")(batch[0] @ first)
+        y = meshbridge.stage("late")(batch[0] @ second)
+        return ((x + meshbridge.stage("early")(y @ third)) ** 2).mean()  # here
 
     text = refusal(accumulating(loss, 3), *mlp(), stages=3)
     assert f"{__file__}:{line_of('early')}" in text
     assert "needs, at the boundary of stage 'early', a value of the forward pass of chunk 2 of 3, counted from 0" in text
     assert "hint: let all values pass the stages in one order" in text
+
+
+def test_a_stage_that_is_marked_twice() -> None:
+    def loss(params: Tree, batch: Tree, _: int) -> Any:
+        x = batch[0]
+        for p in params["layers"]:
+            x = jnp.tanh(meshbridge.stage("repeated")(x) @ p["w"])  # here
+        return x.sum()
+
+    text = refusal(accumulating(loss, 2), *mlp())
+    assert f"{__file__}:{line_of('repeated')}" in text
+    assert "passes the boundary of stage 'repeated' again, which its operand has passed" in text
+    assert "hint: give each stage a name of its own" in text
 
 
 def test_a_microbatch_that_needs_the_one_before() -> None:

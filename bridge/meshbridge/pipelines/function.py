@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from meshbridge.pipelines import forms
 from meshbridge.pipelines.prediction import PipelineReport
 from meshbridge.pipelines.proof import Proof
 from meshbridge.pipelines.run import BoundFragment, Runner
-from meshbridge.pipelines.schedules import STACKED, Schedule
+from meshbridge.pipelines.schedules import STACKED, Schedule, check_name
 from meshbridge.pipelines.stacked import StackedPipeline
 from meshbridge.pipelines.stacked_run import StackedRunner
 from meshbridge.pipelines.transfers import is_of_stack
@@ -79,6 +80,7 @@ class Pipelined:
 
         Raises MeshError if the step cannot be cut into stages, and for arguments of other shapes or types than it takes.
         """
+        refuse_traced((arguments, named))
         key = _kind_of((arguments, named))
         if key not in self._runners:
             built = self.lower(*arguments, **named)
@@ -154,12 +156,29 @@ def pipelined(
     """A step as a pipeline; `jit_options` are those of `jax.jit`, `options` those of `pipeline.Options`. Raises MeshError for
     invalid values."""
     pipeline.Options.of(**options)
+    if not isinstance(schedule, Schedule):
+        check_name(schedule)
+    try:
+        stages = index(stages)
+    except TypeError:
+        raise MeshError(f"error: stages is {stages!r}, expected a whole number") from None
+    if isinstance(function, Pipelined):
+        raise MeshError("error: expected a step, found a pipeline\n  hint: give the step that it is made of, with other options")
     used = tuple(jax.devices() if devices is None else devices)
     if not used:
         raise MeshError("error: expected devices, found none")
     jitted = function if not jit_options and hasattr(function, "lower") else jax.jit(function, **jit_options)
     static = StaticArguments.of(function, jit_options)
     return Pipelined(jitted, stages, schedule, used, options, compiler_options, "in_shardings" not in jit_options, static)
+
+
+def refuse_traced(arguments: Any) -> None:
+    """Raises MeshError for values of a function that JAX traces: a pipeline is no part of another program."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arguments)):
+        raise MeshError(
+            "error: a pipeline is called by a function that JAX traces, such as that of jax.jit or jax.grad, and consists of "
+            "several programs\n  hint: call it with arrays, and trace the step alone"
+        )
 
 
 def _kind_of(tree: Any) -> Any:

@@ -11,13 +11,16 @@ from meshbridge.cost.flops import amount
 from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.ir.builder import op_of
 from meshbridge.ir.mlir import (
+    BARRIER,
     MeshError,
     OpError,
     ancestor_in,
+    ancestors,
     ir,
     main_function,
     source_location,
     terminator_operands,
+    walk,
     walk_all,
 )
 from meshbridge.ir.sharding import Mesh
@@ -103,7 +106,10 @@ def find_loop(module: ir.Module) -> MicrobatchLoop:
     trips = trip_count(loop)
     if trips is None:
         raise OpError(loop, "has boundaries of stages in it, but no known number of microbatches", SCAN)
-    refuse_effects(loop.regions[1].blocks[0])
+    body = loop.regions[1].blocks[0]
+    refuse_effects(body)
+    if marked:
+        _refuse_repeated(body)
     names = tuple(dict.fromkeys(marker.name for _, marker in marked if marker.direction == "forward"))
     found = MicrobatchLoop(module, main, loop, names, trips)
     for block in (found.block, found.body):
@@ -113,25 +119,52 @@ def find_loop(module: ir.Module) -> MicrobatchLoop:
 
 def _largest_loop(module: ir.Module, main: ir.Operation) -> ir.Operation:
     """The loop of a program's function with a known trip count that has the most work. Raises MeshError if there is none."""
-    loops = [view.operation for view in main.regions[0].blocks[0].operations if view.operation.name == WHILE]
-    work: dict[ir.Value, float] = {loop.results[0]: 0.0 for loop in loops if trip_count(loop) is not None}
-    if not work:
-        lacks = "the program has no loop of microbatches, nor marks stages"
-        raise MeshError(f"{source_location(main)}: error: {lacks}\n  hint: {SCAN}\n  hint: {MARK}")
+    ops: list[ir.Operation] = [view.operation for view in main.regions[0].blocks[0].operations]
+    work: dict[ir.Value, float] = {op.results[0]: 0.0 for op in ops if op.results}
     for op, times in executed(module, weigh=amount):
         outer = ancestor_in(main.regions[0].blocks[0], op)
-        if outer is not None and outer.results and outer.results[0] in work:
+        if outer is not None and outer.results:
             work[outer.results[0]] += amount([(op, times)])
-    largest = max(work, key=work.__getitem__)
-    return op_of(largest)
+    loops = [op for op in ops if op.name == WHILE]
+    counted = [loop for loop in loops if trip_count(loop) is not None]
+    if counted:
+        return max(counted, key=lambda loop: work[loop.results[0]])
+    if loops:
+        raise OpError(loops[0], "has no known number of iterations, as a loop of microbatches has", f"{SCAN}\n  hint: {MARK}")
+    lacks = "the program has no loop of microbatches, nor marks stages"
+    largest = op_of(max(work, key=work.__getitem__)) if work else main
+    raise MeshError(f"{source_location(largest)}: error: {lacks}\n  hint: {SCAN}\n  hint: {MARK}")
+
+
+def _refuse_repeated(body: ir.Block) -> None:
+    """Raises OpError for a value that passes the boundary of one stage twice on its way forward."""
+    passed: dict[ir.Value, frozenset[str]] = {}
+    for view in body.operations:
+        op = view.operation
+        marker = marker_of(op)
+        if marker is not None and marker.direction == "backward":
+            continue  # no cotangent passes a boundary forward
+        if op.name != BARRIER:
+            read = (value for each in walk(op) for value in each.operands)
+            known = frozenset[str]().union(*(passed[value] for value in read if value in passed))
+            passed |= dict.fromkeys(op.results, known)
+            continue
+        for operand, result in zip(op.operands, op.results, strict=True):
+            before = passed.get(operand, frozenset())
+            if marker is not None and marker.name in before:
+                hint = "give each stage a name of its own, such as meshbridge.stage(f'layer {number}')"
+                raise OpError(op, f"passes the boundary of stage {marker.name!r} again, which its operand has passed", hint)
+            passed[result] = before if marker is None else before | {marker.name}
 
 
 def _loop_around(marker: ir.Operation) -> ir.Operation:
     """The loop around a boundary of a stage."""
-    loop = marker.parent
-    if loop is None or loop.name != WHILE:
-        raise OpError(marker, f"{_named(marker)} is in no loop of microbatches", SCAN)
-    return loop.operation
+    if marker.parent is not None and marker.parent.name == WHILE:
+        loop: ir.Operation = marker.parent.operation
+        return loop
+    if any(each.name == WHILE for each in ancestors(marker)):
+        raise OpError(marker, f"{_named(marker)} is in a branch", "mark stages outside of jax.lax.cond and jax.lax.switch")
+    raise OpError(marker, f"{_named(marker)} is in no loop of microbatches", SCAN)
 
 
 def _check_place(marker: ir.Operation, loop: ir.Operation, main: ir.Operation) -> None:

@@ -13,7 +13,7 @@ from meshbridge import pipeline
 from meshbridge.ir.mlir import MeshError, context, ir
 from meshbridge.pipelines import prediction, proof
 from meshbridge.pipelines.build import StagedPipeline
-from meshbridge.pipelines.function import Run, load
+from meshbridge.pipelines.function import Run, load, refuse_traced
 from meshbridge.pipelines.mapped import read_mapped
 from meshbridge.pipelines.mpmd_reader import is_mapped
 from meshbridge.pipelines.prediction import PipelineReport
@@ -42,6 +42,7 @@ class MappedPipeline:
 
         Raises MeshError for arrays of other numbers, shapes or types, and for too few devices.
         """
+        refuse_traced(arrays)
         pjrt.check_number(self.inputs, arrays)
         return self._runner(arrays, [f"argument {number}" for number in range(len(arrays))])
 

@@ -61,13 +61,14 @@ def _origin(op: ir.Operation) -> Origin:
 def _boundaries(
     op: ir.Operation, own: Origin, origins: dict[ir.Value, frozenset[Origin]]
 ) -> list[tuple[Direction, str, list[int]]]:
-    """The boundaries that operands of a computation pass, with the numbers of these: forward its own, backward those of the
-    computations that the operands come from."""
+    """The boundaries that operands of a computation pass, with the numbers of these: forward its own, unless they have passed it
+    already; backward those of the computations that the operands come from."""
     name, is_backward = own
     passed: dict[tuple[Direction, str], list[int]] = {}
     for number, value in enumerate(op.operands):
-        before = [origin for origin, backward in origins.get(value, ()) if backward == is_backward and origin != name]
-        if before:
+        known = origins.get(value, frozenset())
+        before = [origin for origin, backward in known if backward == is_backward and origin != name]
+        if before and (is_backward or own not in known):
             key: tuple[Direction, str] = ("backward", before[0]) if is_backward else ("forward", name)
             passed.setdefault(key, []).append(number)
     return [(direction, stage, numbers) for (direction, stage), numbers in passed.items()]

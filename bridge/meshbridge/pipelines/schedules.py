@@ -224,12 +224,17 @@ FORMS = (*NAMES, STACKED)
 """What a pipeline may be asked for by name."""
 
 
+def check_name(name: str) -> None:
+    """Raises MeshError for a name that no form of a pipeline has."""
+    if name not in FORMS:
+        raise MeshError(f"error: schedule is {name!r}, expected one of {', '.join(FORMS)}, or a Schedule")
+
+
 def named(name: str, groups: int, chunks: int, microbatches: int) -> Schedule:
     """The schedule of that name. Raises MeshError for an unknown name, and for numbers that the schedule does not have."""
     if name == STACKED:
         raise MeshError(f"error: the schedule {STACKED!r} is one SPMD program, and no order of tasks of each stage")
-    if name not in NAMES:
-        raise MeshError(f"error: schedule is {name!r}, expected one of {', '.join(FORMS)}, or a Schedule")
+    check_name(name)
     if name == "interleaved":
         return interleaved(groups, microbatches, chunks)
     if chunks != groups:
