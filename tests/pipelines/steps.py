@@ -340,6 +340,15 @@ def branching_loss(params: Tree, batch: Tree, stages: int) -> Any:
     return ((x - y) ** 2).mean()
 
 
+def replayed_loss(params: Tree, batch: Tree, stages: int) -> Any:
+    """The mean square error of layers that are computed again in the backward pass, with the boundaries in them."""
+    x, y = batch
+    for layer, p in enumerate(params["layers"]):
+        begin = mark(layer, len(params["layers"]), stages)
+        x = jax.checkpoint(lambda p, x, begin=begin: jnp.tanh(begin(x) @ p["w"]))(p, x)
+    return ((x - y) ** 2).mean()
+
+
 def pooled_loss(params: Tree, batch: Tree, stages: int) -> Any:
     """The mean square error of layers that pool neighbours in overlapping windows."""
     x, y = batch
@@ -371,6 +380,7 @@ STEPS: dict[str, tuple[Callable[..., Any], Tree, int]] = {
     "a while loop": (counted, mlp(), 2),
     "a frozen stage": (frozen, mlp(), 2),
     "branches": (accumulating(branching_loss, 2), mlp(), 2),
+    "boundaries in what is rematerialized": (accumulating(replayed_loss, 4), mlp(), 4),
     "pooling": (accumulating(pooled_loss, 2), mlp(), 2),
     "forward alone": (forward, mlp(), 2),
     "loss scaling": (scaled, ((mlp()[0], np.float32(1024)), mlp()[1]), 2),

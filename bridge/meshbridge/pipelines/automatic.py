@@ -114,7 +114,7 @@ class AutomaticFlow(Flow):
         loads = [float(part.sum()) for part in np.split(np.array(work), ends)]
         if max(loads) > UNEVEN * sum(work) / self.chunks.count:
             largest = max(zip(work, range(len(work)), strict=True))[1]
-            hint = f"{MARK}, in layers that are unrolled, or scanned with jax.lax.scan"
+            hint = f"{MARK}, in layers that are unrolled, or scanned with jax.lax.scan\n  hint: choose fewer stages, or '1f1b'"
             raise OpError(self._forward[largest], f"has too much of the work for {self.chunks.count} equal stages", hint)
         return tuple(ends)
 

@@ -17,7 +17,7 @@ from meshbridge.pipelines.boundaries import Boundaries
 from meshbridge.pipelines.fragment_reports import FragmentReports
 from meshbridge.pipelines.fragments import Fragment, fragments_of
 from meshbridge.pipelines.layer_sequence import LayerSequence, find_sequence
-from meshbridge.pipelines.loop import MicrobatchLoop, find_loop
+from meshbridge.pipelines.loop import MicrobatchLoop, find_loop, refuse_repeated
 from meshbridge.pipelines.named_computations import read_named_computations
 from meshbridge.pipelines.placement import place
 from meshbridge.pipelines.plan import CallPlan, donate, plan
@@ -261,10 +261,11 @@ def prepare(program: Program, options: pipeline.Options, stages: int, reports: F
 
 
 def inlined(source: ir.Module) -> ir.Module:
-    """A copy of a program on the mesh dialect, with calls inlined. Raises MeshError."""
+    """A copy of a program on the mesh dialect, with calls inlined. Raises MeshError, also for a stage that is entered twice."""
     module = copy_module(source)
     with module.context, ir.Location.unknown():
         pipeline.run(pipeline.build(pipeline.Options(emit="mesh")).until("legal").passes, module, verified="none")
+        refuse_repeated(module)
     return module
 
 

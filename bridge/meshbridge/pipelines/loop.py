@@ -106,10 +106,7 @@ def find_loop(module: ir.Module) -> MicrobatchLoop:
     trips = trip_count(loop)
     if trips is None:
         raise OpError(loop, "has boundaries of stages in it, but no known number of microbatches", SCAN)
-    body = loop.regions[1].blocks[0]
-    refuse_effects(body)
-    if marked:
-        _refuse_repeated(body)
+    refuse_effects(loop.regions[1].blocks[0])
     names = tuple(dict.fromkeys(marker.name for _, marker in marked if marker.direction == "forward"))
     found = MicrobatchLoop(module, main, loop, names, trips)
     for block in (found.block, found.body):
@@ -136,10 +133,15 @@ def _largest_loop(module: ir.Module, main: ir.Operation) -> ir.Operation:
     raise MeshError(f"{source_location(largest)}: error: {lacks}\n  hint: {SCAN}\n  hint: {MARK}")
 
 
-def _refuse_repeated(body: ir.Block) -> None:
-    """Raises OpError for a value that passes the boundary of one stage twice on its way forward."""
+def refuse_repeated(module: ir.Module) -> None:
+    """Raises OpError for a value that passes a boundary that is marked in a program twice on its way forward."""
+    for block in {op.block: None for op in walk_all(module) if marker_of(op) is not None}:
+        _refuse_repeated(block)
+
+
+def _refuse_repeated(block: ir.Block) -> None:
     passed: dict[ir.Value, frozenset[str]] = {}
-    for view in body.operations:
+    for view in block.operations:
         op = view.operation
         marker = marker_of(op)
         if marker is not None and marker.direction == "backward":

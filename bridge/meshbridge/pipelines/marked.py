@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from meshbridge.ir.mlir import OpError, ir
+from meshbridge.ir.mlir import BARRIER, OpError, ir
+from meshbridge.ir.uses import defining_op
 from meshbridge.pipelines.flow import Flow, is_costly, last_position
+from meshbridge.pipelines.loop import SHARD
 from meshbridge.pipelines.marker import Marker, marker_of
 
 
@@ -36,8 +38,15 @@ class MarkedFlow(Flow):
             return self._first_products.get(op.results[0]) if position is None else position
         boundary = self._boundary(op, marker)
         if position is not None and position > boundary:
+            if marker.direction == "forward" and self._is_replayed(op, known, boundary, position):
+                return position
             raise self._late(op, marker, position, carries)
         return boundary
+
+    def _is_replayed(self, op: ir.Operation, known: Mapping[ir.Value, int], boundary: int, position: int) -> bool:
+        """Whether `jax.checkpoint` computes a boundary again for its own backward pass, from what passes it forward."""
+        kept = map(_before_barriers, op.operands)
+        return position == self.chunks.backward(boundary) and all(known.get(value, boundary) <= boundary for value in kept)
 
     def _boundary(self, op: ir.Operation, marker: Marker) -> int:
         names = self.program.loop.names
@@ -98,6 +107,13 @@ class MarkedFlow(Flow):
             hint = "add up gradients in the loop, and update parameters after it"
             return OpError(op, f"{needs} {counted}, for the microbatch before: no two could be computed at a time", hint)
         if site.kind == "backward" and marker.direction == "forward":
-            hint = "call jax.checkpoint within a stage, not around several, and jax.grad around all of them"
+            hint = "call jax.checkpoint within a stage, not around several; its function may begin with the boundary"
             return OpError(op, f"{needs} {counted}", hint)
         return OpError(op, f"{needs} {counted}, which comes later", "let all values pass the stages in one order")
+
+
+def _before_barriers(value: ir.Value) -> ir.Value:
+    """The value that annotations and barriers, but boundaries of stages, return as `value`."""
+    while (op := defining_op(value)) is not None and op.name in (SHARD, BARRIER) and marker_of(op) is None:
+        value = op.operands[ir.OpResult(value).result_number]
+    return value
