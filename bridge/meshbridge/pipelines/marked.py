@@ -38,21 +38,23 @@ class MarkedFlow(Flow):
             return self._first_products.get(op.results[0]) if position is None else position
         boundary = self._boundary(op, marker)
         if position is not None and position > boundary:
-            if marker.direction == "forward" and self._is_replayed(op, known, boundary, position):
+            if marker.direction == "forward" and self._is_replayed(op, marker, known, boundary, position):
                 return position
             raise self._late(op, marker, position, carries)
         return boundary
 
-    def _is_replayed(self, op: ir.Operation, known: Mapping[ir.Value, int], boundary: int, position: int) -> bool:
-        """Whether `jax.checkpoint` computes a boundary again for its own backward pass, from what passes it forward."""
-        kept = map(_before_barriers, op.operands)
-        return position == self.chunks.backward(boundary) and all(known.get(value, boundary) <= boundary for value in kept)
+    def _is_replayed(self, op: ir.Operation, marker: Marker, known: Mapping[ir.Value, int], boundary: int, position: int) -> bool:
+        """Whether `jax.checkpoint` computes a boundary again for its own chunk's backward pass: one within the chunk, or the one
+        at its begin from what passes that forward."""
+        if position != self.chunks.backward(boundary):
+            return False
+        crosses = self._stage(marker.name) in self._begins
+        return not crosses or all(known.get(value, boundary) <= boundary for value in map(_before_barriers, op.operands))
 
     def _boundary(self, op: ir.Operation, marker: Marker) -> int:
-        names = self.program.loop.names
-        if marker.name not in names:
+        if marker.name not in self.program.loop.names:
             raise OpError(op, f"passes the boundary of stage {marker.name!r} backward, which nothing passes forward")
-        stage = names.index(marker.name) + self._marked - len(names)
+        stage = self._stage(marker.name)
         if marker.direction == "forward":
             return self._chunk_of(stage)
         chunk = self._chunk_of(max(stage - 1, 0))
@@ -63,8 +65,16 @@ class MarkedFlow(Flow):
     def _marked(self) -> int:
         return self.program.loop.marked(self.chunks.count)
 
+    def _stage(self, name: str) -> int:
+        names = self.program.loop.names
+        return names.index(name) + self._marked - len(names)
+
+    @property
+    def _begins(self) -> tuple[int, ...]:
+        return self.even if self.begins is None else self.begins
+
     def _chunk_of(self, stage: int) -> int:
-        return bisect_right(self.even if self.begins is None else self.begins, stage)
+        return bisect_right(self._begins, stage)
 
     @cached_property
     def _first_products(self) -> dict[ir.Value, int]:
