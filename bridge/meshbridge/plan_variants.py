@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from meshbridge import pipeline
 from meshbridge.cost.communication import wire_bytes
-from meshbridge.cost.memory import memory
+from meshbridge.cost.memory import Memory, memory
 from meshbridge.cost.memory_limit import memory_error, memory_excess
 from meshbridge.cost.step import MARGIN, schedule
 from meshbridge.decide.decide import Propagation
@@ -75,7 +75,7 @@ def best_plan(variants: Sequence[PlanVariant], target: CompileTarget, planned: C
     Raises MeshError if no plan fits, with the missing bytes and the tensors of the plan that needs least.
     """
     limit = target.written_limit
-    least: tuple[float, ir.Module] | None = None
+    least: tuple[float, Plan] | None = None
     for factor in FACTORS:
         fitting: list[Plan] = []
         for variant in (variant._replace(memory_factor=factor) for variant in variants):
@@ -85,11 +85,11 @@ def best_plan(variants: Sequence[PlanVariant], target: CompileTarget, planned: C
             if needed <= limit:
                 fitting.append(plan)
             elif least is None or needed < least[0]:
-                least = needed, plan.module
+                least = needed, plan
         if fitting:
             return _fastest(fitting, target)
     assert least is not None
-    raise memory_error(least[1], limit)
+    raise memory_error(least[1].module, limit, least[1].analyses)
 
 
 def _fastest(plans: Sequence[Plan], target: CompileTarget) -> Plan:
@@ -154,6 +154,7 @@ class VariantPlanner:
         None if that fits. Warns and returns None if no plan fits. Does not search if arguments and results alone, or the plan
         under the highest price of memory, are too large."""
         limit = self.options.target.implied_limit
+        analyses = {} if analyses is None else analyses
         needed = memory(main_function(planned), analyses) if limit < inf else None
         if needed is None or needed.peak <= limit:
             return None
@@ -164,7 +165,7 @@ class VariantPlanner:
                 frugal = limited._compared(PlanVariant(memory_factor=FACTORS[-1]))
             if frugal is not None and _peak(frugal) <= limit:
                 return limited.best()
-        text = memory_excess(planned, limit).replace("the limit of", f"'{self.options.target.name}' has,")
+        text = memory_excess(planned, limit, analyses).replace("the limit of", f"'{self.options.target.name}' has,")
         warnings.warn(f"warning: {text}; memory-limit 'none' plans as if it fitted", MemoryWarning, stacklevel=2)
         return None
 
@@ -212,10 +213,11 @@ class VariantPlanner:
         self._run(steps, plan.module, plan.analyses)
         if before is None or _peak(plan) <= limit:
             return plan
-        if memory(main_function(before)).peak > limit:
+        needed = memory(main_function(before))
+        if needed.peak > limit:
             return plan
         replace_content(plan.module, before)
-        return plan._replace(analyses={})
+        return plan._replace(analyses={Memory: needed})
 
     def _new_plan(self, variant: PlanVariant) -> Plan | None:
         """The plan of a variant to be compared; finished if its memory counts."""

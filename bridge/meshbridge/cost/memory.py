@@ -13,6 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import NamedTuple
 
 from meshbridge.cost.fusion import Fusion
 from meshbridge.dialect.donation import ALIASED, DONOR
@@ -53,10 +56,10 @@ def memory(function: ir.Operation, analyses: Analyses | None = None) -> Memory:
     return of_entry
 
 
-def largest_values(function: ir.Operation, count: int) -> list[tuple[ir.Value, float]]:
-    """The values that take the most bytes at the peak: shards of arguments, and temporaries."""
+def largest_values(function: ir.Operation, count: int, analyses: Analyses | None = None) -> list[tuple[ir.Value, float]]:
+    """The values that take the most bytes at the peak: shards of arguments, and temporaries. For `analyses` see `memory`."""
     arguments = {value: tensor_bytes(value) for value in function.regions[0].blocks[0].arguments}
-    body = _body(function, {})
+    body = _body(function, {} if analyses is None else analyses)
     sizes = arguments | {body.index.values.all[value]: size for value, size in body.at_peak().items()}
     return sorted(sizes.items(), key=lambda entry: -entry[1])[:count]
 
@@ -66,8 +69,12 @@ def _returned(function: ir.Operation) -> list[ir.Value]:
 
 
 def _body(function: ir.Operation, analyses: Analyses) -> _LiveBlock:
-    index = BlockIndex.of(function.regions[0].blocks[0], analyses)
-    return _LiveBlock(index, (), set(index.operations[-1].operands), analyses)
+    """The values alive in the body of the function that is the entry; `analyses` of its module have them, or get them."""
+    if _LiveBlock not in analyses:
+        index = BlockIndex.of(function.regions[0].blocks[0], analyses)
+        analyses[_LiveBlock] = _LiveBlock(index, (), set(index.operations[-1].operands), analyses)
+    body: _LiveBlock = analyses[_LiveBlock]
+    return body
 
 
 def _donated(function: ir.Operation, results: Sequence[ir.Value]) -> float:
@@ -93,7 +100,17 @@ def donated_results(function: ir.Operation) -> set[int]:
     return donated | {available[donor.type].pop() for donor in donors if available.get(donor.type)}
 
 
-class _LiveBlock:
+class _Peak(NamedTuple):
+    """The most bytes alive at one time in a block."""
+
+    needed: float
+    position: int
+    "The number of the operation that runs then."
+    inside: _LiveBlock | None
+    "The region of that operation that needs most memory."
+
+
+class _LiveBlock(Recomputable):
     """The values alive in one block, in addition to those of enclosing blocks.
 
     `owned` are outer values whose buffers this block may overwrite; `caller_owned` are values whose buffer the caller provides.
@@ -118,33 +135,32 @@ class _LiveBlock:
             for source in self.sources[value]:
                 self.last[source] = max(self.last.get(source, 0), last_read)
                 self.moved[source] = max(self.moved.get(source, 0), last_moved_read)
-        self.alive = dict.fromkeys(self.owned, 0.0)
+        self.alive: dict[int, float] = {}
         "The bytes that a value adds to the block: 0 for outer values."
 
     def peak(self) -> float:
         """The most bytes alive at one time."""
-        return max(
-            (
-                alive_bytes + max((inner.peak() for inner in self._inner(block_op)), default=0.0)
-                for block_op, alive_bytes in self._walk()
-            ),
-            default=0.0,
-        )
+        return self._peak.needed
+
+    @cached_property
+    def _peak(self) -> _Peak:
+        most = _Peak(0.0, 0, None)
+        for position, (block_op, alive_bytes) in enumerate(self._walk()):
+            inner = max(self._inner(block_op), key=_LiveBlock.peak, default=None)
+            needed = alive_bytes + (inner.peak() if inner is not None else 0.0)
+            if needed > most.needed:
+                most = _Peak(needed, position, inner)
+        return most
 
     def at_peak(self) -> dict[int, float]:
-        """The values alive at the peak, with their bytes. Must be the first call on this object."""
-        again = _LiveBlock(self.index, self.owned, self.caller_owned, self.analyses)
-        most, at, inside = -1.0, None, None
-        for block_op, alive_bytes in again._walk():
-            inner = max(again._inner(block_op), key=_LiveBlock.peak, default=None)
-            needed = alive_bytes + (inner.peak() if inner is not None else 0.0)
-            if needed > most:
-                most, at, inside = needed, block_op.op, inner
-        alive = next(({**self.alive} for block_op, _ in self._walk() if block_op.op == at), {})
-        return alive | (inside.at_peak() if inside is not None else {})
+        """The values alive at the peak, with their bytes."""
+        _, position, inside = self._peak
+        next(islice(self._walk(), position, None), None)
+        return self.alive | (inside.at_peak() if inside is not None else {})
 
     def _walk(self) -> Iterator[tuple[BlockOp, float]]:
         """Each operation with the bytes alive while it runs, those of `alive`."""
+        self.alive = dict.fromkeys(self.owned, 0.0)
         dying: dict[int, list[int]] = {}
         for value, position in self.last.items():
             dying.setdefault(position, []).append(value)

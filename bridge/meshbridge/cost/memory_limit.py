@@ -6,6 +6,7 @@ from meshbridge.cost.memory import largest_values, memory
 from meshbridge.ir.builder import op_of
 from meshbridge.ir.locations import location_of
 from meshbridge.ir.mlir import MeshError, display_name, ir, main_function
+from meshbridge.ir.passes import Analyses
 from meshbridge.ir.uses import block_of, is_argument
 from meshbridge.text import size_text
 
@@ -13,17 +14,17 @@ NAMED = 4
 """The number of tensors that a diagnostic names."""
 
 
-def memory_error(module: ir.Module, limit: float) -> MeshError:
-    """The error for a program that needs more bytes of memory on a device than the user's limit."""
-    return MeshError(f"error: {memory_excess(module, limit)}")
+def memory_error(module: ir.Module, limit: float, analyses: Analyses | None = None) -> MeshError:
+    """The error for a program, of which these are analyses, that needs more bytes of memory on a device than the user's limit."""
+    return MeshError(f"error: {memory_excess(module, limit, analyses)}")
 
 
-def memory_excess(module: ir.Module, limit: float) -> str:
-    """How many bytes a program exceeds the limit by, and which tensors take most of the memory."""
-    function = main_function(module)
-    parts = memory(function)
+def memory_excess(module: ir.Module, limit: float, analyses: Analyses | None = None) -> str:
+    """How many bytes a program, of which these are analyses, exceeds the limit by, and which tensors take most of the memory."""
+    function, analyses = main_function(module), {} if analyses is None else analyses
+    parts = memory(function, analyses)
     needed = parts.peak
-    tensors = ", ".join(f"{_described(value)}: {size_text(size)}" for value, size in largest_values(function, NAMED))
+    tensors = ", ".join(f"{_described(value)}: {size_text(size)}" for value, size in largest_values(function, NAMED, analyses))
     return (
         f"the program needs {size_text(needed)} of memory on a device, {size_text(needed - limit)} more than the limit of "
         f"{size_text(limit)} (arguments {size_text(parts.arguments)}, results {size_text(parts.results)}, temporaries "
