@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Any
 
@@ -16,8 +17,10 @@ import meshbridge
 from meshbridge import pipeline
 from meshbridge.cost.communication import communication
 from meshbridge.dialect.assembly import read
-from meshbridge.ir.mlir import MeshError, context, ir
+from meshbridge.ir.block_index import BlockIndex
+from meshbridge.ir.mlir import MeshError, context, ir, main_function
 from meshbridge.machines.compile_target import CompileTarget
+from meshbridge.overlap.chunking.region import OPENING, Segments
 from meshbridge.overlap.chunking.rows_in_pieces import RowsInPieces
 from tests.overlap.perceptron import counted
 from tests.overlap.perceptron import training_step as step_of
@@ -107,6 +110,19 @@ def test_what_prices_choose(machine: str, options: Any, sizes: tuple[int, int, i
     found = counted(module, "mesh.all_gather", "mesh.reduce_scatter")
     assert found == {"mesh.all_gather": 3 * expected, "mesh.reduce_scatter": 3 * expected}
     assert communication(module).wire_bytes == before
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_segments_start_near_a_reduction_along_their_axes(axis: int) -> None:
+    """No other collective has to be looked at."""
+    text = str(layers(3, 8192, 4096, 4096)).replace("[2, 4]", "[4, 4]")
+    module = read(re.sub(r"(reduce_scatter.*i16: )1", rf"\g<1>{axis}", text), "layers.mlir", context())
+    with module.context:
+        found = Segments(BlockIndex(main_function(module).regions[0].blocks[0]), 2)
+        gathers = [number for number, op in enumerate(found.index.operations) if op.name in OPENING]
+        assert len(gathers) == 3
+        assert found.openings() == (gathers if axis == 1 else [])
+        assert [number for number in gathers if any(found.of(number, 128))] == found.openings()
 
 
 def test_a_machine_that_is_not_known() -> None:

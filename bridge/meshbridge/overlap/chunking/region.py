@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
+from itertools import chain
 
 from meshbridge.collectives.rewriter import resize_uniform
 from meshbridge.dialect.ops import AllGatherOp, AllToAllOp, CollectiveOpView
@@ -139,9 +141,25 @@ class Segments:
         "Initial collectives by the value that is computed from them, its axis, and the bytes of those that are not small."
         self._grown: dict[frozenset[tuple[int, ChunkedOp]], Segment | None] = {}
 
-    def openings(self) -> Iterator[int]:
-        """The numbers of the collectives at which segments can start."""
-        return (number for number, block_op in enumerate(self.index.operations) if block_op.name in OPENING)
+    def openings(self) -> list[int]:
+        """The numbers of the collectives at which segments can start. A segment has an initial and a final collective along the
+        same axes, and both are near: most gathers of weights are near no reduction along their axes, and need no look."""
+        initial, final = self._numbers_by_axes(OPENING), self._numbers_by_axes(_CLOSING)
+        numbers = sorted(chain.from_iterable(initial.values()))
+        possible: set[int] = set()
+        for axes, closings in final.items():
+            for first, last in _nearest_pairs(initial.get(axes, []), closings):
+                if last - first <= _LONGEST:
+                    possible.update(numbers[bisect_left(numbers, last - _LONGEST) : bisect_right(numbers, first + _LONGEST)])
+        return sorted(possible)
+
+    def _numbers_by_axes(self, names: Container[str]) -> dict[tuple[int, ...], list[int]]:
+        """The numbers of the collectives of these names, in program order, by their axes."""
+        by_axes: dict[tuple[int, ...], list[int]] = {}
+        for number, block_op in enumerate(self.index.operations):
+            if block_op.name in names:
+                by_axes.setdefault(_axes(block_op.op), []).append(number)
+        return by_axes
 
     def of(self, number: int, least: int) -> Iterator[Segment]:
         """The segments from the collective of that number on, one per dimension; chunks of the two minor dimensions have at least
@@ -301,6 +319,16 @@ class _SegmentGrowth:
                 (operand, along) for operand, along in zip(block_op.operands, carried.operands, strict=True) if along is not None
             ]
         return opened
+
+
+def _nearest_pairs(numbers: Sequence[int], others: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Each of `others` with the nearest of the sorted `numbers` before it, and with the nearest after it."""
+    for other in others:
+        before, after = bisect_left(numbers, other) - 1, bisect_right(numbers, other)
+        if before >= 0:
+            yield numbers[before], other
+        if after < len(numbers):
+            yield other, numbers[after]
 
 
 def _axes(op: ir.Operation) -> tuple[int, ...]:
