@@ -26,15 +26,38 @@ Neighbours = list["itemgetter[int]"]
 """Per node, what picks the numbers of the node and of its tensors from those of all tensors and, after them, of all nodes."""
 
 
-def neighbours_of(graph: Graph) -> Neighbours:
-    """The neighbours in a graph, and in its copies: they depend on which tensors its nodes mention alone."""
+Numbers = tuple[int, ...]
+"""Of tensors or nodes; equal ones have equal numbers."""
+
+
+class LayerColours:
+    """Which tensors, and which nodes, of a graph and its copies are folded together: those differ in descriptions alone, and are
+    often refined so that equal tensors stay equal."""
+
+    def __init__(self) -> None:
+        self._neighbours: Neighbours | None = None
+        self._known: dict[tuple[Numbers, Numbers], tuple[Numbers, Numbers]] = {}
+        "By which descriptions of tensors and kinds of nodes are equal."
+
+    def of(self, graph: Graph) -> tuple[Numbers, Numbers]:
+        """The numbers of the tensors and nodes; equal ones have equal neighbourhoods."""
+        alike = _number(graph.tensors), _number([node.kind for node in graph.nodes])
+        if alike not in self._known:
+            if self._neighbours is None:
+                self._neighbours = _neighbours_of(graph)
+            self._known[alike] = _colours(graph, self._neighbours, *alike)
+        return self._known[alike]
+
+
+def _neighbours_of(graph: Graph) -> Neighbours:
     count = len(graph.tensors)
     return [itemgetter(count + index, *node.operands, *node.results) for index, node in enumerate(graph.nodes)]
 
 
-def fold_layers(graph: Graph, neighbours: Neighbours | None = None) -> tuple[Graph, list[int]]:
-    """The folded graph, whose nodes' weights count the nodes folded into them, and for every tensor its number there."""
-    tensors, nodes = _colours(graph, neighbours_of(graph) if neighbours is None else neighbours)
+def fold_layers(graph: Graph, colours: LayerColours | None = None) -> tuple[Graph, Numbers]:
+    """The folded graph, whose nodes' weights count the nodes folded into them, and for every tensor its number there. `colours`
+    has, and gets, those of copies of the graph."""
+    tensors, nodes = (LayerColours() if colours is None else colours).of(graph)
     folded = replace(graph, tensors=[], nodes=[], uses=[], carried={})
     for index in _representatives(tensors):
         folded.add(graph.tensors[index])
@@ -52,15 +75,14 @@ def fold_layers(graph: Graph, neighbours: Neighbours | None = None) -> tuple[Gra
     return folded, tensors
 
 
-def _representatives(colours: list[int]) -> list[int]:
+def _representatives(colours: Numbers) -> list[int]:
     """The first member of every colour; colours are numbered in this order."""
     return sorted(dict(zip(reversed(colours), reversed(range(len(colours))), strict=True)).values())
 
 
-def _colours(graph: Graph, neighbours: Neighbours) -> tuple[list[int], list[int]]:
-    """A number for every tensor and every node; equal numbers have equal neighbourhoods."""
-    tensors = _number(graph.tensors)
-    nodes = kinds = _number([node.kind for node in graph.nodes])
+def _colours(graph: Graph, neighbours: Neighbours, tensors: Numbers, kinds: Numbers) -> tuple[Numbers, Numbers]:
+    """Numbers of tensors and nodes that also tell neighbourhoods apart, from those that tell descriptions and kinds apart."""
+    nodes = kinds
     for _ in range(ROUNDS):
         nodes = _with_tensors(kinds, neighbours, tensors)
         find = nodes.__getitem__
@@ -69,13 +91,13 @@ def _colours(graph: Graph, neighbours: Neighbours) -> tuple[list[int], list[int]
     return tensors, _with_tensors(nodes, neighbours, tensors)
 
 
-def _with_tensors(nodes: list[int], neighbours: Neighbours, tensors: list[int]) -> list[int]:
+def _with_tensors(nodes: Numbers, neighbours: Neighbours, tensors: Numbers) -> Numbers:
     """A number for each pair of a node's number and the numbers of its tensors."""
     numbers = [*tensors, *nodes, -1]  # the last one is the number of tensor -1
     return _number([pick(numbers) for pick in neighbours])
 
 
-def _number(values: Iterable[Hashable]) -> list[int]:
+def _number(values: Iterable[Hashable]) -> Numbers:
     """Equal values get equal numbers, in order of first appearance."""
     numbers: dict[Hashable, int] = defaultdict(count().__next__)
-    return list(map(numbers.__getitem__, values))
+    return tuple(map(numbers.__getitem__, values))

@@ -22,7 +22,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from meshbridge.decide.choice import ROUNDING, Pricing
-from meshbridge.decide.dimension_classes import ClassSize, Dimension, classes_of
+from meshbridge.decide.dimension_classes import Dimension
 from meshbridge.decide.graph import Graph, Tensor, across_region
 from meshbridge.decide.kind_choices import NodeTensors
 from meshbridge.decide.liveness import FREE, MemoryPrice, local_bytes
@@ -162,9 +162,9 @@ class Refiner:
         """The cost of the memory of all tensors."""
         return self._memory_cost(range(len(self.graph.tensors)))
 
-    def run(self, *sizes: ClassSize) -> int:
-        """Tries the moves of all classes, size after size, until none helps or the budget is spent; returns the rest of it."""
-        classes = [*map(self._class, classes_of(self.graph, sizes))]
+    def run(self, dimension_classes: Iterable[tuple[Dimension, ...]]) -> int:
+        """Tries the moves of all classes in turn, until none helps or the budget is spent; returns the rest of it."""
+        classes = [*map(self._class, dimension_classes)]
         while self._stale and self.budget > 0:
             stale, self._stale = self._stale, set()
             for dimension_class in classes:

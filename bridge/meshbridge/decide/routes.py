@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, reduce
+from functools import cache, cached_property, reduce
 from math import inf
 from operator import or_
 from typing import NamedTuple
@@ -13,10 +13,10 @@ from typing import NamedTuple
 from meshbridge.cost.fusion import NO_KERNELS
 from meshbridge.decide.choice import pricing_of
 from meshbridge.decide.concurrency import note_concurrency
-from meshbridge.decide.dimension_classes import BATCH, NARROW, STORED, WIDE
-from meshbridge.decide.fold_layers import Neighbours, fold_layers, neighbours_of
+from meshbridge.decide.dimension_classes import BATCH, NARROW, STORED, WIDE, Dimension, classes_of
+from meshbridge.decide.fold_layers import LayerColours, Numbers, fold_layers
 from meshbridge.decide.graph import Graph, NodeKind, Tensor
-from meshbridge.decide.liveness import FREE, MemoryPrice, lifetimes, local_bytes
+from meshbridge.decide.liveness import MemoryPrice, lifetimes, local_bytes
 from meshbridge.decide.refine import RefinementMemo, Refiner
 from meshbridge.resharding import Objective
 
@@ -46,8 +46,18 @@ class RefinedSplits(NamedTuple):
     memory_cost: float = inf
 
 
-Folding = tuple[Graph, list[int]]
-"""A graph with its layers folded, and by tensor its number there."""
+class Folding:
+    """A graph with its layers folded."""
+
+    def __init__(self, graph: Graph, number: Numbers) -> None:
+        self.graph = graph
+        self.number = number
+        "By tensor, its number in the folded graph."
+
+    @cached_property
+    def classes(self) -> list[tuple[Dimension, ...]]:
+        """The dimension classes that are moved in the folded graph."""
+        return classes_of(self.graph, (WIDE, NARROW, BATCH))
 
 
 class _Foldings:
@@ -55,7 +65,7 @@ class _Foldings:
 
     def __init__(self) -> None:
         self._known: list[tuple[list[Tensor], list[NodeKind], Folding]] = []
-        self._neighbours: Neighbours | None = None
+        self._colours = LayerColours()
 
     def of(self, graph: Graph) -> Folding:
         """The folding of a graph: descriptions and kinds that are equal are one object, so comparing them costs little."""
@@ -63,9 +73,7 @@ class _Foldings:
         for tensors, known_kinds, folding in self._known:
             if tensors == graph.tensors and known_kinds == kinds:
                 return folding
-        if self._neighbours is None:
-            self._neighbours = neighbours_of(graph)
-        folding = fold_layers(graph, self._neighbours)
+        folding = Folding(*fold_layers(graph, self._colours))
         self._known.append((list(graph.tensors), kinds, folding))
         return folding
 
@@ -177,14 +185,13 @@ def _note_sharing(graph: Graph) -> None:
 
 def _refined(graph: Graph, folding: Folding, budget: int, prices: Sequence[MemoryPrice], memo: RefinementMemo) -> Refiner:
     """Refines with the graph's prices, and memory prices by tensor; returns the last refiner."""
-    folded, folded_number = folding
-    folded = replace(folded, tensors=list(folded.tensors), pricing=graph.pricing)
-    refiner = Refiner(folded, budget, _summed(prices, folded_number), memo=memo)
-    remaining = refiner.run(WIDE, NARROW, BATCH)
-    graph.tensors = [folded.tensors[number] for number in folded_number]
+    folded = replace(folding.graph, tensors=list(folding.graph.tensors), pricing=graph.pricing)
+    refiner = Refiner(folded, budget, _summed(prices, folding.number), memo=memo)
+    remaining = refiner.run(folding.classes)
+    graph.tensors = [folded.tensors[number] for number in folding.number]
     if len(graph.nodes) <= MANAGEABLE:
         refiner = Refiner(graph, remaining, prices, memo=memo)
-        refiner.run(NARROW, STORED, BATCH)
+        refiner.run(classes_of(graph, (NARROW, STORED, BATCH)))
     return refiner
 
 
@@ -202,7 +209,9 @@ def _memory_prices(graph: Graph, objective: Objective, *, is_small: bool) -> lis
 
 def _summed(prices: Sequence[MemoryPrice], folded_number: Sequence[int]) -> list[MemoryPrice]:
     """The sums of prices per tensor of the folded graph."""
-    sums = [FREE] * (1 + max(folded_number, default=-1)) if prices else []
-    for number, price in zip(folded_number, prices, strict=False):
-        sums[number] = MemoryPrice(sums[number].byte + price.byte, max(sums[number].stored, price.stored))
-    return sums
+    bytes_, stored = ([0.0] * (1 + max(folded_number, default=-1) if prices else 0) for _ in range(2))
+    for number, (byte, free) in zip(folded_number, prices, strict=False):
+        bytes_[number] += byte
+        if free > stored[number]:
+            stored[number] = free
+    return list(map(MemoryPrice, bytes_, stored))

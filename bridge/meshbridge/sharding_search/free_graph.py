@@ -151,8 +151,8 @@ class FreeGraph:
     def refined(self, tensors: Sequence[Tensor], pricing: Pricing, memory: float) -> Refiner:
         """The best plan that refinement reaches from these tensors."""
         refiner = self.priced(tensors, pricing, memory)
-        refiner.run(WIDE, NARROW, BATCH)
-        refiner.run(NARROW, STORED, BATCH)
+        refiner.run(classes_of(refiner.graph, (WIDE, NARROW, BATCH)))
+        refiner.run(classes_of(refiner.graph, (NARROW, STORED, BATCH)))
         return refiner
 
     def refined_inside(self, tensors: Sequence[Tensor], pricing: Pricing) -> Refiner:
