@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
+from functools import cache
 
 from meshbridge.decide.dimension_classes import MOVING
 from meshbridge.decide.graph import Graph, Node
@@ -32,10 +33,11 @@ def note_concurrency(graph: Graph, objective: Objective, *, is_small: bool) -> N
     """Sets the concurrency of each tensor's gather and reduction, in place."""
     early, late = _early(graph, MOVING), _late(graph)
     combined = _combined(graph, _early(graph), late) if is_small and objective.combined_bytes else {}
-    for index in range(len(graph.tensors)):
+    concurrency = cache(Concurrency)
+    for index, (is_early, is_late) in enumerate(zip(early, late, strict=True)):
         gathers, reductions = combined.get(index, (1, 1))
-        gathered = Concurrency(gathers, objective.hidden_gathers if early[index] else 1.0)
-        reduced = Concurrency(reductions, objective.hidden_reductions if late[index] else 1.0)
+        gathered = concurrency(gathers, objective.hidden_gathers if is_early else 1.0)
+        reduced = concurrency(reductions, objective.hidden_reductions if is_late else 1.0)
         if (gathered, reduced) != (ALONE, ALONE):
             graph.describe(index, gathered=gathered, reduced=reduced)
 
@@ -81,14 +83,12 @@ Tensors = Callable[[Node], tuple[int, ...]]
 def _unreached(graph: Graph, ends: Callable[[Node], bool], *, before: Tensors, after: Tensors) -> list[bool]:
     """Per tensor, whether no path from `before` a node to `after` it leads to the tensor through a node that `ends` it."""
     unreached = [True] * len(graph.tensors)
-    worklist = list(graph.nodes)
+    worklist = list(filter(ends, graph.nodes))
     while worklist:
-        node = worklist.pop()
-        if ends(node) or not _are(unreached, before(node)):
-            for tensor in after(node):
-                if tensor >= 0 and unreached[tensor]:
-                    unreached[tensor] = False
-                    worklist += [graph.nodes[user] for user in graph.users[tensor] if tensor in before(graph.nodes[user])]
+        for tensor in after(worklist.pop()):
+            if tensor >= 0 and unreached[tensor]:
+                unreached[tensor] = False
+                worklist += [graph.nodes[user] for user in graph.users[tensor] if tensor in before(graph.nodes[user])]
     return unreached
 
 

@@ -18,6 +18,7 @@ from meshbridge.decide.fold_layers import LayerColours, Numbers, fold_layers
 from meshbridge.decide.graph import Graph, NodeKind, Tensor
 from meshbridge.decide.liveness import MemoryPrice, lifetimes, local_bytes
 from meshbridge.decide.refine import RefinementMemo, Refiner
+from meshbridge.ir.sharding import Split
 from meshbridge.resharding import Objective
 
 MANAGEABLE = 1000
@@ -118,6 +119,7 @@ class Refinements:
         self.foldings = _Foldings()
         self.memo = RefinementMemo()
         self._starts: list[_Start] = []
+        self._lifetimes: list[tuple[list[Split], list[float]]] = []
 
     def start(self, start: _Start) -> _Start:
         """The earlier start that is like this one, or this one."""
@@ -126,6 +128,15 @@ class Refinements:
                 return earlier
         self._starts.append(start)
         return start
+
+    def lifetimes(self, graph: Graph) -> list[float]:
+        """`lifetimes` of a copy of the graph, which depend on the splits of its tensors."""
+        splits = [tensor.split for tensor in graph.tensors]
+        for known, found in self._lifetimes:
+            if known == splits:
+                return found
+        self._lifetimes.append((splits, lifetimes(graph)))
+        return self._lifetimes[-1][1]
 
 
 def refine(graph: Graph, budget: int, objective: Objective, refinements: Refinements | None = None) -> None:
@@ -144,7 +155,7 @@ def refine(graph: Graph, budget: int, objective: Objective, refinements: Refinem
     if objective.hides or (work > 1 and objective.combined_bytes):
         note_concurrency(graph, objective, is_small=work > 1)
     refinements = refinements or Refinements()
-    prices = _memory_prices(graph, objective, is_small=work > 1)
+    prices = _memory_prices(graph, objective, refinements, is_small=work > 1)
     start = refinements.start(_Start(graph.copy(), refinements.foldings, refinements.memo, budget, work, prices))
     least = least_memory = inf
     for route in (replace(objective, is_thorough=True) if work > SMALL else objective).routes:
@@ -195,12 +206,12 @@ def _refined(graph: Graph, folding: Folding, budget: int, prices: Sequence[Memor
     return refiner
 
 
-def _memory_prices(graph: Graph, objective: Objective, *, is_small: bool) -> list[MemoryPrice]:
+def _memory_prices(graph: Graph, objective: Objective, refinements: Refinements, *, is_small: bool) -> list[MemoryPrice]:
     """Per tensor, the cost of its memory; empty if memory has no price. In small programs, in which launches count, what loops
     hold costs no more than other values."""
     if not objective.memory:
         return []
-    prices = [MemoryPrice(objective.memory * part) for part in lifetimes(graph)]
+    prices = [MemoryPrice(objective.memory * part) for part in refinements.lifetimes(graph)]
     for number, (origin, executions) in graph.invariant.items() if not is_small else ():
         stored = local_bytes(graph.tensors[origin], graph.mesh)
         prices[number] = MemoryPrice(objective.held * executions * prices[number].byte, stored)

@@ -54,7 +54,7 @@ class FreeGraph:
 
     graph: Graph
     folded: Graph
-    standing_for: list[int]
+    standing_for: Sequence[int]
     "For every tensor of `graph`, its tensor in `folded`."
 
     @classmethod
