@@ -243,7 +243,7 @@ def _mean(figure: Figure, chosen: Sequence[Mapping[str, Contestant]]) -> str:
 def _remarks(target: Target, found: Found) -> Iterator[str]:
     for case, both in found.items():
         for name, figures in both.items():
-            of = f"- {case.name}, {case.annotation}: {name}"
+            of = f"- {target.text}, {case.name}, {case.annotation}: {name}"
             if error := figures.get("error"):
                 yield f"{of} failed: {' '.join(error.split())[:300]}"
             elif figures.get("peak_bytes", 0) > target.machine.memory_bytes:

@@ -51,7 +51,7 @@ def test_who_fails_is_named() -> None:
     case = Case("vocab_loss", "inputs", TPU)
     text = target_tables.tables({case: {OURS: {"error": "no\nroom"}, PEER: {"wire_bytes": 1e6}}})
     assert "| vocab_loss | inputs | failed / 1.0 |" in text
-    assert "- vocab_loss, inputs: meshbridge failed: no room" in text
+    assert "- tpu:v5e:2x4, vocab_loss, inputs: meshbridge failed: no room" in text
     assert "| *inputs* | - | - |" in text
 
 
@@ -109,7 +109,7 @@ def test_a_page_has_the_means_of_all_targets_in_one_table_and_names_who_fails() 
         ["| tpu:v5e:2x4", "*constrained*", "0.50 of 1"],
         ["| gpu:h100:1x2x8", "*inputs*", "-"],
     ]
-    assert remarks == "- moe_lm, inputs: meshbridge failed: no room"
+    assert remarks == "- gpu:h100:1x2x8, moe_lm, inputs: meshbridge failed: no room"
 
 
 def test_what_does_not_fit_is_named() -> None:
@@ -193,10 +193,12 @@ def test_time_outside_the_scheduler_is_named() -> None:
     text = target_tables.tables(
         {Case("unet", "inputs", TPU): {OURS: {"modelled": modelled}, PEER: {"modelled": modelled | {"outside": 1}}}}
     )
-    assert "- unet, inputs: meshbridge: 25% of the modelled time is in loops and branches without collectives" in text
+    assert (
+        "- tpu:v5e:2x4, unet, inputs: meshbridge: 25% of the modelled time is in loops and branches without collectives" in text
+    )
     assert "xla-shardy: " not in text
     nothing = {OURS: {"modelled": modelled | {"total": 0.0, "outside": 0.0}}, PEER: {}}
-    assert "- unet" not in target_tables.tables({Case("unet", "inputs", TPU): nothing})
+    assert "unet, inputs: " not in target_tables.tables({Case("unet", "inputs", TPU): nothing})
 
 
 CASE = Case("vocab_loss", "constrained", TPU)
