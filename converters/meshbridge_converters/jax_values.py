@@ -96,7 +96,7 @@ def export(function: Any, arguments: Sequence[Any], named: Mapping[str, Any], pl
         return _exported(function, arguments, named, platform, ())
     except NotImplementedError as error:
         hint = "leave out the callback; meshbridge.jit of the outermost function runs callbacks, and is not exported"
-        place = _callback_location(function, arguments, named)
+        place = _callback_location(function, arguments, named, platform) if _CALLBACKS in str(error) else ""
         raise MeshError(f"{place}error: jax.export cannot export the function: {error}\n  hint: {hint}") from error
     except ValueError as error:
         if _NO_GUARANTEE not in str(error):
@@ -105,15 +105,19 @@ def export(function: Any, arguments: Sequence[Any], named: Mapping[str, Any], pl
     return _exported(function, arguments, named, platform, tuple(map(DisabledSafetyCheck.custom_call, targets)))
 
 
-def _callback_location(function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> str:
+def _callback_location(function: Any, arguments: Sequence[Any], named: Mapping[str, Any], platform: str | None) -> str:
     """Where a function calls Python, before a diagnostic; "" if it does not."""
-    module = _Traced(function).lower(*arguments, **named).compiler_ir()
+    platforms = None if platform is None else (platform,)
+    module = _Traced(function).trace(*arguments, **named).lower(lowering_platforms=platforms).compiler_ir()
     calls = (op for op in mlir.walk_all(module) if mlir.is_custom_call(op) and is_callback(op))
     return next((f"{mlir.source_location(op)}: " for op in calls), "")
 
 
 _NO_GUARANTEE, _TARGET = "custom calls whose targets have no compatibility guarantees", re.compile(r"custom_call @([\w$.]+)\(")
 """How JAX refuses to serialize calls, and how it names their targets."""
+
+_CALLBACKS = "host_callbacks"
+"""What JAX calls the calls of Python that it refuses to serialize."""
 
 
 def _exported(

@@ -23,10 +23,13 @@ print("as they were")
 """
 
 
-def end_of(jit: str, dtype: str) -> str:
-    """What a process prints that gathers on 8 devices; it may die."""
+def end_of(jit: str, dtype: str, patience: int = PATIENCE) -> str:
+    """What a process prints that gathers on 8 devices; it may die, or hang for that many seconds."""
     code = GATHERED.format(jit=jit, dtype=dtype)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE)
+    try:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=patience)
+    except subprocess.TimeoutExpired:
+        return "hangs"
     return done.stdout.strip() if done.returncode == 0 else f"ended with {done.returncode}"
 
 
@@ -38,4 +41,4 @@ def test_elements_arrive(dtype: str) -> None:
 def test_xla_gathers_packed_elements_wrongly() -> None:
     """If this fails for a new jaxlib, `send_two_bits_as_bytes` can go."""
     assert end_of("jax.jit", "int4") == "as they were"
-    assert end_of("jax.jit", "int2") != "as they were"
+    assert end_of("jax.jit", "int2", patience=120) != "as they were", "what is written past the ends lets some processes hang"
