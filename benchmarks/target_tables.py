@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any
 
 from benchmarks.cases import FLOPS_PER_CYCLE, TARGETS, Contestant, Found, modelled_seconds
 from benchmarks.table import geometric_mean
@@ -250,16 +249,19 @@ def _remarks(target: Target, found: Found) -> Iterator[str]:
                 yield f"{of} needs {figures['peak_bytes'] / 1e9:.1f} GB, a device has {target.machine.memory_bytes / 1e9:.1f}"
             if loops := figures.get("unknown_loops"):
                 yield f"{of}: bodies of {', '.join(loops)} counted once"
-            yield from _outside(of, figures.get("modelled"))
+        if outside := list(_outside(both)):
+            of, shares = f"- {target.text}, {case.name}, {case.annotation}", " and ".join(outside)
+            yield f"{of}: of the modelled time, {shares} is in loops and branches without collectives, by their kernels"
 
 
 NOTABLE = 0.01
 """A share of a modelled step, from which on a remark tells what it is of."""
 
 
-def _outside(of: str, modelled: Mapping[str, Any] | None) -> Iterator[str]:
-    """What of a modelled step is in computations that the compiler's scheduler does not time."""
-    outside = modelled.get("outside", 0.0) if modelled else 0.0
-    if modelled and outside > NOTABLE * modelled["total"]:
-        share = outside / modelled["total"]
-        yield f"{of}: {share:.0%} of the modelled time is in loops and branches without collectives, by their kernels"
+def _outside(both: Mapping[str, Contestant]) -> Iterator[str]:
+    """Of each contestant, what of the modelled step is in computations that the compiler's scheduler does not time."""
+    for name, figures in both.items():
+        modelled = figures.get("modelled") or {}
+        outside = modelled.get("outside", 0.0)
+        if modelled and outside > NOTABLE * modelled["total"]:
+            yield f"{outside / modelled['total']:.0%} of {name}'s"
