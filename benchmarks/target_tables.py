@@ -70,7 +70,7 @@ class Figure:
         text = f"{self.text(both[OURS])}{between}{self.text(both[PEER])}" + (f" = {over:.2f}" if over else "")
         return f"**{text}**" if self.is_loss(both) else text
 
-    def over(self, both: Mapping[str, Contestant]) -> str:
+    def ratio_text(self, both: Mapping[str, Contestant]) -> str:
         """The ratio alone; bold where it is more than SHOWN allows."""
         ratio = self.ratio(both)
         text = "-" if ratio is None else f"{ratio:.2f}"
@@ -95,9 +95,8 @@ FIGURES = (
 STEP = Figure("step ms", "step", digits=1)
 """Of a TPU, whose model holds no communication: the modelled step with the exposed bytes."""
 
-
-AFTER_MODEL = FIGURES.index(MODEL) + 1
-WITH_STEP = (*FIGURES[:AFTER_MODEL], STEP, *FIGURES[AFTER_MODEL:])
+_AFTER_MODEL = FIGURES.index(MODEL) + 1
+WITH_STEP = (*FIGURES[:_AFTER_MODEL], STEP, *FIGURES[_AFTER_MODEL:])
 """The columns of TPUs, and of tables in which they stand beside GPUs."""
 
 
@@ -139,7 +138,7 @@ def _ratios(today: Found) -> Iterator[str]:
     yield f"|---|{'---:|' * len(columns)}"
     for name in BUILDERS:
         rows = ([both for case, both in found.items() if case.name == name] for _, found, _ in columns)
-        cells = [figure.over(*both) if both else "" for both, (*_, figure) in zip(rows, columns, strict=True)]
+        cells = [figure.ratio_text(*both) if both else "" for both, (*_, figure) in zip(rows, columns, strict=True)]
         if any(cells):
             yield f"| {name} | {' | '.join(cells)} |"
 
@@ -241,8 +240,9 @@ def _mean(figure: Figure, chosen: Sequence[Mapping[str, Contestant]]) -> str:
 
 def _remarks(target: Target, found: Found) -> Iterator[str]:
     for case, both in found.items():
+        row = f"- {target.text}, {case.name}, {case.annotation}"
         for name, figures in both.items():
-            of = f"- {target.text}, {case.name}, {case.annotation}: {name}"
+            of = f"{row}: {name}"
             if error := figures.get("error"):
                 yield f"{of} failed: {' '.join(error.split())[:300]}"
             elif figures.get("peak_bytes", 0) > target.machine.memory_bytes:
@@ -250,8 +250,8 @@ def _remarks(target: Target, found: Found) -> Iterator[str]:
             if loops := figures.get("unknown_loops"):
                 yield f"{of}: bodies of {', '.join(loops)} counted once"
         if outside := list(_outside(both)):
-            of, shares = f"- {target.text}, {case.name}, {case.annotation}", " and ".join(outside)
-            yield f"{of}: of the modelled time, {shares} is in loops and branches without collectives, by their kernels"
+            shares = " and ".join(outside)
+            yield f"{row}: of the modelled time, {shares} is in loops and branches without collectives, by their kernels"
 
 
 NOTABLE = 0.01

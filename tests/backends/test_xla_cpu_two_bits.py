@@ -41,4 +41,5 @@ def test_elements_arrive(dtype: str) -> None:
 def test_xla_gathers_packed_elements_wrongly() -> None:
     """If this fails for a new jaxlib, `send_two_bits_as_bytes` can go."""
     assert end_of("jax.jit", "int4") == "as they were"
-    assert end_of("jax.jit", "int2", patience=120) != "as they were", "what is written past the ends lets some processes hang"
+    # What is written past the ends lets some processes hang.
+    assert end_of("jax.jit", "int2", patience=120) != "as they were"

@@ -414,7 +414,7 @@ def main_function(module: ir.Module) -> ir.Operation:
     """
     functions = [op.operation for op in module.body.operations if op.operation.name == "func.func"]
     for function in functions:
-        if ir.StringAttr(function.attributes["sym_name"]).value == "main":
+        if _symbol(function) == "main":
             return function
     public = [f for f in functions if "sym_visibility" not in f.attributes or '"public"' in str(f.attributes["sym_visibility"])]
     if len(public) != 1:
@@ -485,7 +485,7 @@ def functions_to_partition(module: ir.Module) -> list[ir.Operation]:
     if len(functions) == 1:
         return functions
     named = {name for function in functions for op in walk(function) for name in named_functions(op)}
-    return [function for function in functions if ir.StringAttr(function.attributes["sym_name"]).value not in named]
+    return [function for function in functions if _symbol(function) not in named]
 
 
 def named_functions(op: ir.Operation) -> list[str]:
@@ -497,17 +497,19 @@ def named_functions(op: ir.Operation) -> list[str]:
 
 def copy_named_functions(source: ir.Module, module: ir.Module) -> None:
     """Copies to the end of `module` the functions of `source` that its ops name, and those that these functions name."""
-    functions = {}
-    for view in source.body.operations:
-        if view.operation.name == "func.func":
-            functions[ir.StringAttr(view.operation.attributes["sym_name"]).value] = view.operation
-    known = {ir.StringAttr(view.operation.attributes["sym_name"]).value for view in module.body.operations}
-    waiting = walk_all(module)
-    while waiting:
-        for name in named_functions(waiting.pop()):
-            if name not in known and name in functions:
-                known.add(name)
-                waiting += walk(functions[name].clone(ip=ir.InsertionPoint(module.body)))
+    sources = {_symbol(op): op for view in source.body.operations if (op := view.operation).name == "func.func"}
+    copied = {_symbol(view.operation) for view in module.body.operations}
+    unread_ops = walk_all(module)
+    while unread_ops:
+        for name in named_functions(unread_ops.pop()):
+            if name not in copied and name in sources:
+                copied.add(name)
+                unread_ops += walk(sources[name].clone(ip=ir.InsertionPoint(module.body)))
+
+
+def _symbol(op: ir.Operation) -> str:
+    name: str = ir.StringAttr(op.attributes["sym_name"]).value
+    return name
 
 
 def function_type(function: ir.Operation) -> ir.FunctionType:

@@ -148,8 +148,8 @@ def _refuse_repeated(block: ir.Block) -> None:
             continue  # no cotangent passes a boundary forward
         if op.name != BARRIER:
             read = (value for each in walk(op) for value in each.operands)
-            known = frozenset[str]().union(*(passed[value] for value in read if value in passed))
-            passed |= dict.fromkeys(op.results, known)
+            stages = frozenset[str]().union(*(passed[value] for value in read if value in passed))
+            passed |= dict.fromkeys(op.results, stages)
             continue
         for operand, result in zip(op.operands, op.results, strict=True):
             before = passed.get(operand, frozenset())

@@ -66,9 +66,9 @@ def _boundaries(
     name, is_backward = own
     passed: dict[tuple[Direction, str], list[int]] = {}
     for number, value in enumerate(op.operands):
-        known = origins.get(value, frozenset())
-        before = [origin for origin, backward in known if backward == is_backward and origin != name]
-        if before and (is_backward or own not in known):
+        value_origins = origins.get(value, frozenset())
+        before = [origin for origin, backward in value_origins if backward == is_backward and origin != name]
+        if before and (is_backward or own not in value_origins):
             key: tuple[Direction, str] = ("backward", before[0]) if is_backward else ("forward", name)
             passed.setdefault(key, []).append(number)
     return [(direction, stage, numbers) for (direction, stage), numbers in passed.items()]
