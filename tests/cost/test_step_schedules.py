@@ -48,12 +48,29 @@ def test_tasks_take_turns_on_a_resource() -> None:
         Task(1.0, {"a": 1.0}, (0, 2)),
         Task(2.0, {"a": 2.0, "b": 0.5}, (3,)),
     ]
-    assert list_schedule(tasks) == [1.0, 0.0, 1.0, 6.0, 7.0]
-    assert list_schedule([]) == []
+    assert list_schedule(tasks).starts == [1.0, 0.0, 1.0, 6.0, 7.0]
+    assert list_schedule([]).starts == []
 
 
 def test_a_resource_may_be_free_before_its_task_is_over() -> None:
-    assert list_schedule([Task(3.0, {"a": 1.0}), Task(1.0, {"a": 1.0})]) == [0.0, 1.0]
+    assert list_schedule([Task(3.0, {"a": 1.0}), Task(1.0, {"a": 1.0})]).starts == [0.0, 1.0]
+
+
+def test_what_waits_while_another_starts_is_combined_with_it() -> None:
+    """The second waits for the link, and the third is ready before the first is over; the fourth depends on that one, and the
+    last is of another group."""
+    tasks = [
+        Task(3.0, {"a": 3.0}, (), 2.0, "sums"),
+        Task(2.5, {"a": 2.5}, (), 2.0, "sums"),
+        Task(1.0, {"b": 1.0}),
+        Task(2.0, {"a": 2.0}, (2,), 2.0, "sums"),
+        Task(2.5, {"a": 2.5}, (0,), 2.0, "sums"),
+        Task(2.0, {"a": 2.0}, (4,), 2.0, "gathers"),
+    ]
+    starts, combined = list_schedule(tasks)
+    assert combined == {1, 3}
+    assert sum(task.without_launch().seconds for number, task in enumerate(tasks) if number in combined) == 0.5
+    assert max(starts) == starts[5] >= 3.0 + 2.5
 
 
 @st.composite
@@ -63,15 +80,25 @@ def some_tasks(draw: st.DrawFn) -> list[Task]:
         busy = draw(st.dictionaries(st.sampled_from("abc"), st.integers(0, 5).map(float), max_size=3))
         seconds = max(busy.values(), default=0.0) + draw(st.integers(0, 2))
         after = draw(st.sets(st.integers(0, number - 1), max_size=3)) if number else set()
-        tasks.append(Task(seconds, busy, tuple(sorted(after))))
+        launch = float(draw(st.integers(0, int(min(busy.values(), default=0.0)))))
+        tasks.append(Task(seconds, busy, tuple(sorted(after)), launch, draw(st.sampled_from([None, "sums", "gathers"]))))
     return tasks
+
+
+def _follows(tasks: list[Task], number: int) -> set[int]:
+    """What a task waits for, by way of others too."""
+    return {each for before in tasks[number].after for each in (before, *_follows(tasks, before))}
 
 
 @given(some_tasks())
 def test_schedules_are_right_and_leave_nothing_ready_waiting(tasks: list[Task]) -> None:
     """Each task follows those that it waits for, a resource serves one at a time, and a task starts when the last of its
     resources or of those that it waits for lets it."""
-    begun = list_schedule(tasks)
+    begun, combined = list_schedule(tasks)
+    for number in combined:
+        alike = {other for other, task in enumerate(tasks) if task.combines == tasks[number].combines}
+        assert any(begun[other] <= begun[number] for other in alike - combined - _follows(tasks, number))
+    tasks = [task.without_launch() if number in combined else task for number, task in enumerate(tasks)]
     for task, start in zip(tasks, begun, strict=True):
         followed = [begun[before] + tasks[before].seconds for before in task.after]
         assert all(end <= start for end in followed)
@@ -222,6 +249,23 @@ def test_passes_share_a_schedule_until_one_changes_the_program() -> None:
     assert analyses[StepSchedule] is found
     pipeline.run((LowerCollectives(),), module, analyses=analyses)
     assert not analyses
+
+
+def test_gathers_that_do_not_depend_on_one_another_start_once() -> None:
+    """Of two gathers at a time, the second takes no launch; of two in a chain it does. TPUs combine gathers, too, CPUs do not."""
+    small, whole = "tensor<8x8xf32>", "tensor<64x8xf32>"
+    of = f"on @m mesh_axes = [0] gather_axis = 0 : {small} -> {whole}"
+    again = f"on @m mesh_axes = [0] scatter_axis = 0 : {whole} -> {small}"
+    together = f"%w = mesh.all_gather %s {of}\n%v = mesh.all_gather %t {of}\nreturn %w, %v : {whole}, {whole}"
+    chained = f"%w = mesh.all_gather %s {of}\n%u = mesh.reduce_scatter %w {again}\n%v = mesh.all_gather %u {of}\n"
+    arguments, results = f"%s: {small}, %t: {small}", f"{whole}, {whole}"
+    for machine, starts in ((GPUS, 1), ("v5e:2x4", 1), ("cpu8:8", 2)):
+        step = predicted(together, arguments, results, machine)
+        once = predicted(f"%w = mesh.all_gather %s {of}\nreturn %w, %w : {whole}, {whole}", arguments, results, machine)
+        launch = of_machine(machine).machine.link.launch
+        assert (step.communication_seconds < 2 * once.communication_seconds - launch / 2) == (starts == 1)
+        dependent = predicted(f"{chained}return %w, %v : {whole}, {whole}", arguments, results, machine)
+        assert dependent.communication_seconds > 2 * once.communication_seconds
 
 
 def test_nodes_exchange_on_a_network() -> None:

@@ -12,9 +12,12 @@ import pytest
 
 from meshbridge.ir.mlir import MeshError
 from meshbridge.machines import machine, target
+from meshbridge.machines.compile_target import CompileTarget
 from meshbridge.runtime import targets
 from tests.house import BRIDGE
 from tests.machines.examples import MINE
+
+NETWORK = '[network]\nsource = "its box"\nname = "net"\nbandwidth = 1e9\nlatency = 1e-6\nlaunch = 1e-6\nefficiency = 1\n'
 
 
 def test_a_device_of_one_s_own(tmp_path: Path) -> None:
@@ -110,6 +113,8 @@ def test_a_device_of_one_s_own(tmp_path: Path) -> None:
         ("launch = 1e-6", "launch = -1", "step.launch: expected no negative number, found -1"),
         ("[step]", "[steps]", "step is missing"),
         ("[compiler]", "[network]\nspeed = 3\n[compiler]", "network.source is missing"),
+        ("[compiler]", NETWORK + "held_price = -1\n[compiler]", "network.held_price: expected no negative number, found -1"),
+        ("launch = 2e-6", "launch = 2e-6\nheld_price = 1", "unknown key link.held_price, expected"),
         ("devices_per_chip = 1", "devices_per_chip = 2", "chip is missing: it says what connects the 2 devices of one"),
         ("bf16 = 1e14", 'bf16 = "fast"', "flops.bf16: expected a number, found 'fast'"),
         ("devices_per_chip = 1", "devices_per_chip = true", "devices_per_chip: expected a whole number, found True"),
@@ -217,6 +222,12 @@ def test_what_comes_with_meshbridge() -> None:
             assert len(each.topology) == 3 or name in ("v5e", "v6e")
             assert each.network is not None
             assert each.network.rate < each.link.rate
+
+
+def test_holding_costs_more_where_launches_do() -> None:
+    """The price of a network counts on several nodes or slices, if its machine has one."""
+    expected = {"neutral": None, "h100": 4, "h100:1x1x8": 4, "h100:1x2x8": 8, "a100:1x2x8": 4, "v5p:2x4x4x4": None}
+    assert {name: CompileTarget.of(name).held_price for name in expected} == expected
 
 
 def test_the_template_is_a_machine() -> None:

@@ -50,10 +50,9 @@ class HeldPrice:
     @staticmethod
     def of(target: CompileTarget | None, largest: float = LARGEST_GROWTH) -> HeldPrice:
         """The price on the machine of a target."""
-        machine = None if target is None else target.machine
-        if machine is None or machine.held_price is None:
+        if target is None or target.machine is None or target.held_price is None:
             return HeldPrice(largest=largest)
-        return HeldPrice(machine.held_price, machine.link.launch_bytes, largest)
+        return HeldPrice(target.held_price, target.machine.link.launch_bytes, largest)
 
     def is_paid(self, growth: float, before: Sent, after: Sent) -> bool:
         """Whether a loop may hold `growth` more bytes because it then sends what is `after` instead of `before`."""

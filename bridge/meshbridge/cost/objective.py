@@ -71,7 +71,7 @@ def objective(target: CompileTarget, mesh: Mesh | None = None, *, hides: bool = 
     return Objective(
         machine.link.launch_bytes,
         MEMORY,
-        HELD if machine.held_price is None else machine.held_price / MEMORY,
+        HELD if target.held_price is None else target.held_price / MEMORY,
         is_thorough=True,
         rates=rates,
         combined_bytes=COMBINED_BYTES if machine.combines_collectives else 0.0,

@@ -6,9 +6,10 @@ logarithm.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -19,10 +20,26 @@ class Task:
     busy: Mapping[str, float]
     after: tuple[int, ...] = ()
     "The numbers of its predecessors."
+    launch: float = 0.0
+    "The part of `seconds`, and of each in `busy`, in which it starts."
+    combines: Hashable = None
+    """Tasks with the same are combined: one that is ready before another, which has started, is over does not depend on it, and
+    needs no launch of its own. None: with no other."""
+
+    def without_launch(self) -> Task:
+        """The same task, combined with one that has started."""
+        return Task(self.seconds - self.launch, {key: busy - self.launch for key, busy in self.busy.items()}, self.after)
 
 
-def list_schedule(tasks: Sequence[Task]) -> list[float]:
-    """The start of each task, in seconds."""
+class Schedule(NamedTuple):
+    """When each task starts, in seconds, and which are combined with one that started before."""
+
+    starts: list[float]
+    combined: set[int]
+
+
+def list_schedule(tasks: Sequence[Task]) -> Schedule:
+    """The schedule of some tasks."""
     remaining = _remaining(tasks)
     waiting = [len(task.after) for task in tasks]
     followers: list[list[int]] = [[] for _ in tasks]
@@ -34,7 +51,7 @@ def list_schedule(tasks: Sequence[Task]) -> list[float]:
     ready = _Ready(tasks, remaining)
     for number, count in enumerate(waiting):
         if not count:
-            ready.add(number)
+            ready.add(number, 0.0)
     events: list[tuple[float, int]] = [(0.0, -1)]
     "Ends of tasks (by number), and releases of resources (-1)."
     while events:
@@ -44,14 +61,15 @@ def list_schedule(tasks: Sequence[Task]) -> list[float]:
             for follower in followers[ended] if ended >= 0 else ():
                 waiting[follower] -= 1
                 if not waiting[follower]:
-                    ready.add(follower)
+                    ready.add(follower, now)
         for number in ready.startable(free, now):
             start_times[number] = now
-            for resource, seconds in tasks[number].busy.items():
+            task = tasks[number].without_launch() if number in ready.combined else tasks[number]
+            for resource, seconds in task.busy.items():
                 free[resource] = now + seconds
                 heappush(events, (now + seconds, -1))
-            heappush(events, (now + tasks[number].seconds, number))
-    return start_times
+            heappush(events, (now + task.seconds, number))
+    return Schedule(start_times, ready.combined)
 
 
 def _remaining(tasks: Sequence[Task]) -> list[float]:
@@ -71,13 +89,22 @@ class _Ready:
     """Tasks without unfinished predecessors, by the resources that they need."""
 
     def __init__(self, tasks: Sequence[Task], remaining: Sequence[float]) -> None:
-        self.remaining = remaining
+        self.combined: set[int] = set()
+        "Those that need no launch of their own."
+        self._tasks = tasks
+        self._remaining = remaining
+        self._alone: dict[Hashable, set[int]] = {}
+        "By what they have in common, those that are not combined yet."
+        self._over: dict[Hashable, float] = {}
+        "By the same, when the last one that was not combined is over."
         needs: dict[tuple[str, ...], _Queue] = {}
         self._queue_of = [needs.setdefault(tuple(sorted(task.busy)), []) for task in tasks]
         self._queues = [(queue, resources) for resources, queue in needs.items()]
 
-    def add(self, number: int) -> None:
-        heappush(self._queue_of[number], (-self.remaining[number], number))
+    def add(self, number: int, now: float) -> None:
+        heappush(self._queue_of[number], (-self._remaining[number], number))
+        if (key := self._tasks[number].combines) is not None:
+            (self.combined if now < self._over.get(key, 0.0) else self._alone.setdefault(key, set())).add(number)
 
     def startable(self, free: Mapping[str, float], now: float) -> Iterator[int]:
         """The tasks that start now, longest remaining time first; the caller updates `free`, the time at which each resource is
@@ -93,4 +120,8 @@ class _Ready:
                         first = queue
             if first is None:
                 return
-            yield heappop(first)[1]
+            _, number = heappop(first)
+            if (key := self._tasks[number].combines) is not None and number not in self.combined:
+                self.combined |= self._alone.pop(key) - {number}
+                self._over[key] = now + self._tasks[number].seconds
+            yield number

@@ -8,7 +8,7 @@ approximates latency-hiding schedulers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
@@ -21,10 +21,12 @@ from meshbridge.cost.collective_ops import collective_op_time, issued_kind, rear
 from meshbridge.cost.communication import COMMUNICATING, Collective, communicating
 from meshbridge.cost.flops import products
 from meshbridge.cost.fusion import Buffers, Fusion, SourceBuffers
+from meshbridge.cost.objective import COMBINED_BYTES
 from meshbridge.cost.schedule import Task, list_schedule
 from meshbridge.cost.seconds import Time, op_time
 from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.ir.block_index import BlockIndex, BlockOp, ValueNumbers
+from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, OpKey, ir, main_function, op_key
 from meshbridge.ir.passes import Analyses, Recomputable
 from meshbridge.ir.sharding import Axes, Mesh
@@ -219,6 +221,24 @@ class _Run(NamedTuple):
     "One execution of the block of a loop or branch that counts."
     times: int = 1
     "How often that is executed."
+    launch: float = 0.0
+    "Of a collective: the seconds in which it starts."
+    combines: Hashable = None
+    "What it has in common with the collectives that the compiler combines it with."
+
+    def without_launch(self) -> _Run:
+        """The run of a collective that the compiler combines with another."""
+        busy, shown = (
+            tuple((resource, seconds if resource == COMPUTE else seconds - self.launch) for resource, seconds in each)
+            for each in (self.busy.items(), self.shown)
+        )
+        return self._replace(
+            seconds=self.seconds - self.launch,
+            communication_seconds=self.communication_seconds - self.launch,
+            busy=dict(busy),
+            shown=shown,
+            launch=0.0,
+        )
 
     def slices(self, start: float, times: int) -> Iterator[ScheduleSlice]:
         """Its intervals, if it starts at `start`, in a block that is executed so many times."""
@@ -291,9 +311,11 @@ class _Prediction:
             run = self._run(block_op, fusion, read)
             after = tuple(dict.fromkeys([filled_by[value] for value in read if value in filled_by]))
             filled_by.update(dict.fromkeys(block_op.results, len(tasks)))
-            tasks.append(Task(run.seconds, run.busy, after))
+            tasks.append(Task(run.seconds, run.busy, after, run.launch, run.combines))
             runs.append(run)
-        begin = list_schedule(tasks)
+        begin, combined = list_schedule(tasks)
+        for number in combined:
+            runs[number] = runs[number].without_launch()
         self._note(runs, begin)
         seconds = max((start + run.seconds for start, run in zip(begin, runs, strict=True)), default=0.0)
         computing, communicating = sum([run.compute_seconds for run in runs]), sum([run.communication_seconds for run in runs])
@@ -342,7 +364,8 @@ class _Prediction:
             busy |= {COMPUTE: seconds}
         elif copying:
             busy |= {COMPUTE: copying}
-        return _Run(op, seconds, copying, time.seconds, busy, shown)
+        combines = _combines(op) if self.machine.combines_collectives else None
+        return _Run(op, seconds, copying, time.seconds, busy, shown, launch=time.latency, combines=combines)
 
     def _kernel(self, block_op: BlockOp, values: ValueNumbers, moved_bytes: float) -> _Run:
         """An operation with its fused operands, which moves so many bytes. Arithmetic on scalars is part of other kernels."""
@@ -354,6 +377,20 @@ class _Prediction:
         working, moving = (op_time(flops, kind, moved_bytes, self.machine) / self.machine.efficiency for flops in (count, 0.0))
         seconds = self.machine.kernel_launch + working
         return _Run(block_op.op, seconds, seconds, 0.0, {COMPUTE: seconds}, ((COMPUTE, seconds), (MEMORY, moving)))
+
+
+_COMBINED = frozenset({"all_gather", "all_reduce", "reduce_scatter"})
+"""The kinds that compilers combine, by StableHLO's names."""
+
+_GROUPING = ("mesh_axes", "replica_groups", "reduction")
+"""Attributes that collectives have in common if they are combined."""
+
+
+def _combines(op: ir.Operation) -> Hashable:
+    """What a collective has in common with those that it is combined with; None for one that never is."""
+    if op.name.partition(".")[2] not in _COMBINED or max(map(tensor_bytes, (*op.operands, *op.results))) > COMBINED_BYTES:
+        return None
+    return op.name, *(op.attributes[name] for name in _GROUPING if name in op.attributes)
 
 
 _SINGLE_BYTES = 16

@@ -90,6 +90,14 @@ class CompileTarget:
             return self.name
         return UNLIMITED if part == "memory_limit" and self.memory_limit == inf else getattr(self, part)
 
+    @property
+    def held_price(self) -> float | None:
+        """What holding a byte costs while a loop runs once, in bytes sent, on the devices that there are; None without a price."""
+        if self.machine is None:
+            return None
+        network = self.machine.network if self.devices is not None and self.devices.nodes > 1 else None
+        return self.machine.held_price if network is None or network.held_price is None else network.held_price
+
     def check_layout(self) -> None:
         """Raises MeshError for a layout without a topology."""
         if self.layout and self.devices is None:

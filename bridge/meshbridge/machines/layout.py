@@ -82,16 +82,14 @@ class Placement:
 def dimensions(target: Target) -> tuple[Dimension, ...]:
     """The coordinates of the devices of `target`. Raises MeshError where a node or a torus is larger than the machine's."""
     machine, link = target.machine, target.machine.link
-    inner = target.topology if link.wrap_multiple else target.topology[-1:]
     names = machine.topology if link.wrap_multiple else (link.name,)
-    outer = target.slices * prod(target.topology[: len(target.topology) - len(inner)])
-    for name, size in zip(names, inner, strict=True):
+    for name, size in zip(names, target.within, strict=True):
         if size > link.size:
             raise MeshError(f"error: machine '{target.text}': {size} devices along {name}, expected {link.size} at most")
-    found = [Dimension(*each) for each in zip(names, itertools.repeat(link), inner, link.rings(inner))]
+    found = [Dimension(*each) for each in zip(names, itertools.repeat(link), target.within, link.rings(target.within))]
     if machine.network is not None:
-        found.insert(0, Dimension(machine.network.name, machine.network, outer))
-    elif outer > 1:
+        found.insert(0, Dimension(machine.network.name, machine.network, target.nodes))
+    elif target.nodes > 1:
         raise MeshError(f"error: machine '{target.text}': expected {link.size} devices at most, its file has no [network]")
     if machine.chip is not None:
         found.append(Dimension(machine.chip.name, machine.chip, machine.devices_per_chip))

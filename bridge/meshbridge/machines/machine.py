@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from math import inf
@@ -52,6 +52,8 @@ class Link:
     "Whether all axes are lines where one is."
     kinds: Mapping[str, Mapping[str, float]] = field(default_factory=dict, hash=False)
     "By kind, of ISSUED, the `launch` and the `efficiency` of collectives that differ in these."
+    held_price: float | None = None
+    "Of a network: replaces the machine's, on several slices or nodes."
 
     @property
     def ports(self) -> int:
@@ -276,6 +278,7 @@ _LINK_KEYS: dict[str, dict[str, type]] = {
     "switch": {"kind": str, **_NETWORK_KEYS, "size": int, "reduction": float},
 }
 _LINK_MAY_LACK: dict[str, type] = {"kinds": dict}
+_NETWORK_MAY_LACK: dict[str, type] = {**_LINK_MAY_LACK, "held_price": float}
 _OF_KIND: dict[str, type] = {"launch": float, "efficiency": float}
 _LINKS: dict[str, type] = {"network": dict, "chip": dict}
 _MAY_LACK: dict[str, type] = {**_LINKS, "device_kinds": list, "options": dict}
@@ -363,9 +366,7 @@ def _read(path: Path, text: str) -> Machine:
     step = read["step"]
     _check(path, "step.", step, _STEP_KEYS, _STEP_MAY_LACK)
     _check_share(path, "step.efficiency", step["efficiency"])
-    for key in ("launch", "row_elements", "held_price"):
-        if step.get(key, 0) < 0:
-            raise MeshError(f"{path}: error: step.{key}: expected no negative number, found {step[key]!r}")
+    _check_none_negative(path, "step.", step, ("launch", "row_elements", "held_price"))
     _check_issued(path, "step.async_collectives", step["async_collectives"])
     two_stage = step.get("two_stage", {})
     _check(path, "step.two_stage.", two_stage, {}, dict.fromkeys(("all_gather", "reduce_scatter"), str))
@@ -456,7 +457,8 @@ def _link(path: Path, section: str, found: Mapping[str, Any]) -> Link:
         if found.get("kind") not in _LINK_KEYS:
             raise MeshError(f"{path}: error: link.kind: expected {' or '.join(_LINK_KEYS)}, found {found.get('kind')!r}")
         expected = _LINK_KEYS[found["kind"]]
-    _check(path, section, found, expected, _LINK_MAY_LACK)
+    _check(path, section, found, expected, _NETWORK_MAY_LACK if section == "network." else _LINK_MAY_LACK)
+    _check_none_negative(path, section, found, ("held_price",))
     kinds = found.get("kinds", {})
     _check(path, f"{section}kinds.", kinds, {}, dict.fromkeys(ISSUED, dict))
     for kind, of_one in kinds.items():
@@ -469,6 +471,12 @@ def _link(path: Path, section: str, found: Mapping[str, Any]) -> Link:
         if key.endswith("efficiency"):
             _check_share(path, f"{section}{key}", value)
     return Link(**{key: value for key, value in found.items() if key not in ("kind", "source")})
+
+
+def _check_none_negative(path: Path, section: str, found: Mapping[str, Any], keys: Iterable[str]) -> None:
+    for key in keys:
+        if found.get(key, 0) < 0:
+            raise MeshError(f"{path}: error: {section}{key}: expected no negative number, found {found[key]!r}")
 
 
 def _check_share(path: Path, section: str, found: float) -> None:

@@ -44,6 +44,16 @@ class Target:
         """How many there are, as JAX counts them."""
         return self.slices * prod(self.topology) * self.machine.devices_per_chip
 
+    @property
+    def within(self) -> tuple[int, ...]:
+        """The topology of one slice or node."""
+        return self.topology if self.machine.link.wrap_multiple else self.topology[-1:]
+
+    @property
+    def nodes(self) -> int:
+        """How many slices or nodes there are."""
+        return self.slices * prod(self.topology) // prod(self.within)
+
 
 def parse(text: str) -> Target:
     """The target of that notation. Raises MeshError."""
