@@ -2,9 +2,9 @@
 
 From the repository's root: `python -m benchmarks.predicted [--targets TARGET…] [--page FILE]`. Nothing is compiled: each program
 of whose plan figures are on record is partitioned for the target's device, and its step is predicted. Figures of older plans are
-left out, and named. So is the step of Shardy's plan predicted:
-meshbridge partitions the program again, after Shardy's passes have given every value its sharding. That is XLA's plan where it
-sends as many bytes; elsewhere XLA's partitioner has other ideas, and the prediction is of no use.
+left out, and named. So is the step of Shardy's plan predicted: meshbridge partitions the program again, without its passes over
+collectives, after Shardy's have given every value its sharding. That is XLA's plan where it sends as many bytes; elsewhere XLA's
+partitioner has other ideas, and the prediction is of no use.
 """
 
 from __future__ import annotations
@@ -81,8 +81,10 @@ def predict(case: Case, *, shardy: bool) -> Report:
         with program.module.context:
             PassManager.parse("builtin.module(sdy-propagation-pipeline)").run(program.module.operation)
     topology = "x".join(map(str, case.target.topology))
-    # What Shardy has given a value is its plan, and no constraint that ours might open.
-    return meshbridge.report(program, machine=f"{case.target.device}:{topology}", inside="closed" if shardy else "open")
+    machine = f"{case.target.device}:{topology}"
+    if shardy:  # what it has given a value is its plan, and no constraint that ours might open
+        return meshbridge.report(program, machine=machine, inside="closed", collectives="off")
+    return meshbridge.report(program, machine=machine)
 
 
 def _peer(found: Mapping[str, Any], report: Report, target: Target) -> tuple[float, float] | None:

@@ -364,7 +364,7 @@ class _Prediction:
             busy |= {COMPUTE: seconds}
         elif copying:
             busy |= {COMPUTE: copying}
-        combines = _combines(op) if self.machine.combines_collectives else None
+        combines = _combines(op) if issued_kind(op) in self.machine.combined_kinds else None
         return _Run(op, seconds, copying, time.seconds, busy, shown, launch=time.latency, combines=combines)
 
     def _kernel(self, block_op: BlockOp, values: ValueNumbers, moved_bytes: float) -> _Run:
@@ -379,16 +379,13 @@ class _Prediction:
         return _Run(block_op.op, seconds, seconds, 0.0, {COMPUTE: seconds}, ((COMPUTE, seconds), (MEMORY, moving)))
 
 
-_COMBINED = frozenset({"all_gather", "all_reduce", "reduce_scatter"})
-"""The kinds that compilers combine, by StableHLO's names."""
-
 _GROUPING = ("mesh_axes", "replica_groups", "reduction")
 """Attributes that collectives have in common if they are combined."""
 
 
 def _combines(op: ir.Operation) -> Hashable:
-    """What a collective has in common with those that it is combined with; None for one that never is."""
-    if op.name.partition(".")[2] not in _COMBINED or max(map(tensor_bytes, (*op.operands, *op.results))) > COMBINED_BYTES:
+    """What a collective has in common with those that it is combined with; None for one of too many bytes."""
+    if max(map(tensor_bytes, (*op.operands, *op.results))) > COMBINED_BYTES:
         return None
     return op.name, *(op.attributes[name] for name in _GROUPING if name in op.attributes)
 

@@ -92,7 +92,7 @@ class CompileTarget:
 
     @property
     def held_price(self) -> float | None:
-        """What holding a byte costs while a loop runs once, in bytes sent, on the devices that there are; None without a price."""
+        """What holding a byte costs while a loop runs once, in bytes sent, on the devices that there are; None if unpriced."""
         if self.machine is None:
             return None
         network = self.machine.network if self.devices is not None and self.devices.nodes > 1 else None

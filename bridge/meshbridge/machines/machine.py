@@ -170,6 +170,14 @@ class Machine:
         return not {"all_reduce", "reduce_scatter"}.isdisjoint(self.async_collectives)
 
     @property
+    def combined_kinds(self) -> frozenset[str]:
+        """The kinds of collectives that the compiler combines by itself: XLA:GPU three, XLA:TPU executes as many gathers and
+        reduce-scatters as are written."""
+        if not self.combines_collectives:
+            return frozenset()
+        return frozenset({"all_reduce"} if self.platform == "tpu" else {"all_gather", "all_reduce", "reduce_scatter"})
+
+    @property
     def late_scheduled(self) -> Literal["", "gathers", "reductions"]:
         """Which asynchronous collectives the compiler begins so late that others have nothing beside them: XLA:GPU `reductions`
         that no product waits for, XLA:TPU `gathers` on the SparseCores; "" for none."""

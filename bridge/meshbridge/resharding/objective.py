@@ -3,7 +3,7 @@ such bytes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -50,8 +50,9 @@ class Objective:
     "Bytes that a link carries in the time in which a collective starts."
     memory: float = 0.0
     "The price of a byte of memory that is held throughout the program, in bytes sent."
-    held: float = 1.0
-    "The factor on that price of what loops carry unchanged, for each execution of the loops that read it."
+    held: float = field(default=1.0, compare=False)
+    """The factor on that price of what loops carry unchanged, for each execution of the loops that read it. No resharding's price
+    depends on it."""
 
     is_thorough: bool = False
     "Whether deciding also starts from the plan of the fewest bytes, and takes the better result, in twice the time."
