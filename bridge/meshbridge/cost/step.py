@@ -100,8 +100,16 @@ def predict(module: ir.Module, devices: Target) -> PredictedStep:
     Takes time linear in the operations, whatever the number of devices, except for permutes. Raises MeshError for a mesh that
     does not fit the devices, and for collectives along no axes of a mesh.
     """
-    run = _Prediction(devices.machine, CollectiveTimes.on_links(module, devices), {}).execution(_body(module))
-    return PredictedStep(run.seconds, run.compute_seconds, run.communication_seconds, tuple(run.slices()), devices)
+    return predict_with_collectives(module, devices)[0]
+
+
+def predict_with_collectives(module: ir.Module, devices: Target) -> tuple[PredictedStep, Mapping[ir.Operation, float]]:
+    """The same as `predict`, and the seconds of one execution of each collective: one that is combined with another takes no
+    launch."""
+    prediction = _Prediction(devices.machine, CollectiveTimes.on_links(module, devices), {})
+    run = prediction.execution(_body(module))
+    step = PredictedStep(run.seconds, run.compute_seconds, run.communication_seconds, tuple(run.slices()), devices)
+    return step, prediction.collectives
 
 
 class OpRun(NamedTuple):
@@ -227,16 +235,13 @@ class _Run(NamedTuple):
     "What it has in common with the collectives that the compiler combines it with."
 
     def without_launch(self) -> _Run:
-        """The run of a collective that the compiler combines with another."""
-        busy, shown = (
-            tuple((resource, seconds if resource == COMPUTE else seconds - self.launch) for resource, seconds in each)
-            for each in (self.busy.items(), self.shown)
-        )
+        """The run of a collective that the compiler combines with another. It copies nothing: all that it occupies, it occupies
+        from its start on."""
         return self._replace(
             seconds=self.seconds - self.launch,
             communication_seconds=self.communication_seconds - self.launch,
-            busy=dict(busy),
-            shown=shown,
+            busy={resource: seconds - self.launch for resource, seconds in self.busy.items()},
+            shown=[(resource, seconds - self.launch) for resource, seconds in self.shown],
             launch=0.0,
         )
 
@@ -287,6 +292,8 @@ class _Prediction:
     "The runs of the operations of all blocks so far."
     times: dict[ir.Operation, Time] = field(default_factory=dict)
     "The times of the collectives of all blocks so far."
+    collectives: dict[ir.Operation, float] = field(default_factory=dict)
+    "The seconds of the same, as they are combined."
 
     def execution(self, block: ir.Block, outside: SourceBuffers | None = None) -> _BlockRun:
         """One execution of a block; `outside` has the buffers of outer values (see `Fusion`)."""
@@ -316,6 +323,7 @@ class _Prediction:
         begin, combined = list_schedule(tasks)
         for number in combined:
             runs[number] = runs[number].without_launch()
+        self.collectives.update({run.op: run.communication_seconds for run in runs if run.op in self.times})
         self._note(runs, begin)
         seconds = max((start + run.seconds for start, run in zip(begin, runs, strict=True)), default=0.0)
         computing, communicating = sum([run.compute_seconds for run in runs]), sum([run.communication_seconds for run in runs])

@@ -14,7 +14,7 @@ from meshbridge.cost.by_module import ModuleTraffic, by_module
 from meshbridge.cost.communication import Collective, Communication, communicating, wire_bytes_on
 from meshbridge.cost.flops import OpWork, amount, products, work
 from meshbridge.cost.memory import Memory, memory
-from meshbridge.cost.step import CollectiveTimes, PredictedStep, predict
+from meshbridge.cost.step import PredictedStep, predict_with_collectives
 from meshbridge.dialect.boundary import read_boundary
 from meshbridge.dialect.module_mesh import declared_meshes, find_mesh, mesh_or_single
 from meshbridge.dialect.names import Names, names_of
@@ -281,14 +281,14 @@ def report_of(
     `names` are used if the program has none itself. The step is predicted on a `target`.
 
     Raises MeshError if the step of a program that came partitioned cannot be predicted."""
-    step, unpredicted = _predict(module, target, is_asked=needed is None)
+    step, seconds, unpredicted = _predict(module, target, is_asked=needed is None)
     ops = list(executed(module))
     meshes = declared_meshes(module.body)
     mesh, main = mesh_or_single(module), main_function(module)
     weigh, names = wire_bytes_on(meshes), names or names_of(module)
     sending = list(executed(module, weigh=weigh))
     return Report(
-        collectives=tuple(_collectives(module, sending, meshes, phases or Phases.read(module), step)),
+        collectives=tuple(_collectives(sending, meshes, phases or Phases.read(module), seconds)),
         mesh=mesh,
         arguments=tuple(sharded_arrays(main, "arguments", mesh, names.arguments)),
         results=tuple(sharded_arrays(main, "results", mesh, names.results)),
@@ -303,14 +303,19 @@ def report_of(
     )
 
 
-def _predict(module: ir.Module, target: Target | None, *, is_asked: bool) -> tuple[PredictedStep | None, str]:
-    """The step on a `target`, or the reason that there is none. Raises MeshError with the reason if `is_asked`."""
+def _predict(
+    module: ir.Module, target: Target | None, *, is_asked: bool
+) -> tuple[PredictedStep | None, Mapping[ir.Operation, float], str]:
+    """The step on a `target` and the seconds of each collective, or the reason that there is none. Raises MeshError with the
+    reason if `is_asked`."""
+    if target is None:
+        return None, {}, ""
     try:
-        return None if target is None else predict(module, target), ""
+        return *predict_with_collectives(module, target), ""
     except MeshError as error:
         if is_asked:
             raise
-        return None, str(error)
+        return None, {}, str(error)
 
 
 _STEP = ("seconds", "exposed_seconds", "compute_seconds", "communication_seconds", "mfu", "tokens_per_second", "peak_bytes")
@@ -323,12 +328,10 @@ _SIDES = {"arguments": "arg_attrs", "results": "res_attrs"}
 
 
 def _collectives(
-    module: ir.Module, ops: Iterable[Execution], meshes: dict[str, Mesh], phases: Phases, step: PredictedStep | None
+    ops: Iterable[Execution], meshes: dict[str, Mesh], phases: Phases, seconds: Mapping[ir.Operation, float]
 ) -> Iterator[Collective]:
-    times = None if step is None else CollectiveTimes.on_links(module, step.target)
     for op, _, _, collective in communicating(ops, meshes):
-        seconds = None if times is None else times.of(op).seconds
-        yield replace(collective, origins=origins_of(op, phases), seconds=seconds)
+        yield replace(collective, origins=origins_of(op, phases), seconds=seconds.get(op))
 
 
 def sharded_arrays(main: ir.Operation, side: str, mesh: Mesh, names: Sequence[str]) -> Iterator[ShardedArray]:
