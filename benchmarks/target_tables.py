@@ -194,11 +194,11 @@ def _means(found: Found, figures: Sequence[Figure], of: str = "*geometric mean*"
 def overview(today: Found, older: Found) -> str:
     """Of each target the geometric mean of wire bytes, ours over Shardy's, of the programs with constraints: of today's plans,
     and apart from them of older ones."""
-    return "\n".join([
-        f"Geometric mean of bytes sent, ours over XLA's with Shardy, by number of steps: {_overview(today) or 'not measured'}",
-        *([f"(of older plans: {of_older})."] if (of_older := _overview(older)) else []),
-        "Training and decoding steps with constraints; compiled ahead of time, not run.",
-    ])  # fmt: skip
+    of_older = f"\n(of older plans: {figures})" if (figures := _overview(older)) else ""
+    return (
+        f"Geometric mean of bytes sent, ours over XLA's with Shardy, by number of steps: {_overview(today) or 'not measured'}"
+        f"{of_older}.\nTraining and decoding steps with constraints; compiled ahead of time, not run."
+    )
 
 
 def _overview(found: Found) -> str:
