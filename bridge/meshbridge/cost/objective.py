@@ -35,7 +35,7 @@ gathers before a loop have nothing beside them."""
 
 COMBINED_BYTES = 30e6
 """Bytes up to which compilers combine independent gathers, or independent reductions, into one launch: the thresholds of XLA:GPU
-(openxla/xla, xla/service/collective_utils.h), which are assumed for TPUs.
+(openxla/xla, xla/service/collective_utils.h). Deciding assumes them for TPUs too, where XLA combines all-reduces alone.
 
 Measured on 37 models of other libraries, each under three shardings: with 2.25 MB the plans are the same except for one, which
 has 22 launches instead of 20."""
@@ -47,7 +47,7 @@ Measured on the programs of `testdata/realistic`, 31 plans each for 8 H100 and 8
 (the geometric means; 12 % at most), and send 2.3 and 1.5 % more bytes. With 0.5 they are 0.8 and 1.4 % shorter and send 4.5 and
 3.7 % more bytes, and annotated llamas send up to a quarter more."""
 
-NEUTRAL = Objective(launch=1e5, memory=MEMORY, held=HELD)
+NEUTRAL = Objective(launch=1e5, memory=MEMORY, held_factor=HELD)
 """The objective without a machine: a collective starts in a microsecond, and a link carries 100 GB in a second.
 
 Measured on the programs of `testdata/realistic`, 8 devices: compared with `bytes` they send 0.02 % more (the geometric mean; 0.9

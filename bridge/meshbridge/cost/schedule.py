@@ -26,10 +26,6 @@ class Task:
     """Tasks with the same are combined: one that is ready before another, which has started, is over does not depend on it, and
     needs no launch of its own. None: with no other."""
 
-    def without_launch(self) -> Task:
-        """The same task, combined with one that has started."""
-        return Task(self.seconds - self.launch, {key: busy - self.launch for key, busy in self.busy.items()}, self.after)
-
 
 class Schedule(NamedTuple):
     """When each task starts, in seconds, and which are combined with one that started before."""
@@ -64,11 +60,12 @@ def list_schedule(tasks: Sequence[Task]) -> Schedule:
                     ready.add(follower, now)
         for number in ready.startable(free, now):
             start_times[number] = now
-            task = tasks[number].without_launch() if number in ready.combined else tasks[number]
+            task = tasks[number]
+            saved = task.launch if number in ready.combined else 0.0
             for resource, seconds in task.busy.items():
-                free[resource] = now + seconds
-                heappush(events, (now + seconds, -1))
-            heappush(events, (now + task.seconds, number))
+                free[resource] = now + (seconds - saved)
+                heappush(events, (free[resource], -1))
+            heappush(events, (now + (task.seconds - saved), number))
     return Schedule(start_times, ready.combined)
 
 

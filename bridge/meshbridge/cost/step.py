@@ -109,7 +109,7 @@ def predict_with_collectives(module: ir.Module, devices: Target) -> tuple[Predic
     prediction = _Prediction(devices.machine, CollectiveTimes.on_links(module, devices), {})
     run = prediction.execution(_body(module))
     step = PredictedStep(run.seconds, run.compute_seconds, run.communication_seconds, tuple(run.slices()), devices)
-    return step, prediction.collectives
+    return step, prediction.collective_seconds
 
 
 class OpRun(NamedTuple):
@@ -292,7 +292,7 @@ class _Prediction:
     "The runs of the operations of all blocks so far."
     times: dict[ir.Operation, Time] = field(default_factory=dict)
     "The times of the collectives of all blocks so far."
-    collectives: dict[ir.Operation, float] = field(default_factory=dict)
+    collective_seconds: dict[ir.Operation, float] = field(default_factory=dict)
     "The seconds of the same, as they are combined."
 
     def execution(self, block: ir.Block, outside: SourceBuffers | None = None) -> _BlockRun:
@@ -323,7 +323,7 @@ class _Prediction:
         begin, combined = list_schedule(tasks)
         for number in combined:
             runs[number] = runs[number].without_launch()
-        self.collectives.update({run.op: run.communication_seconds for run in runs if run.op in self.times})
+        self.collective_seconds.update({run.op: run.communication_seconds for run in runs if run.op in self.times})
         self._note(runs, begin)
         seconds = max((start + run.seconds for start, run in zip(begin, runs, strict=True)), default=0.0)
         computing, communicating = sum([run.compute_seconds for run in runs]), sum([run.communication_seconds for run in runs])

@@ -214,7 +214,7 @@ def _memory_prices(graph: Graph, objective: Objective, refinements: Refinements,
     prices = [MemoryPrice(objective.memory * part) for part in refinements.lifetimes(graph)]
     for number, (origin, executions) in graph.invariant.items() if not is_small else ():
         stored = local_bytes(graph.tensors[origin], graph.mesh)
-        prices[number] = MemoryPrice(objective.held * executions * prices[number].byte, stored)
+        prices[number] = MemoryPrice(objective.held_factor * executions * prices[number].byte, stored)
     return prices
 
 

@@ -83,17 +83,18 @@ def dimensions(target: Target) -> tuple[Dimension, ...]:
     """The coordinates of the devices of `target`. Raises MeshError where a node or a torus is larger than the machine's."""
     machine, link = target.machine, target.machine.link
     names = machine.topology if link.wrap_multiple else (link.name,)
-    for name, size in zip(names, target.within, strict=True):
+    sizes = target.node_topology
+    for name, size in zip(names, sizes, strict=True):
         if size > link.size:
             raise MeshError(f"error: machine '{target.text}': {size} devices along {name}, expected {link.size} at most")
-    found = [Dimension(*each) for each in zip(names, itertools.repeat(link), target.within, link.rings(target.within))]
+    physical = [Dimension(*each) for each in zip(names, itertools.repeat(link), sizes, link.rings(sizes))]
     if machine.network is not None:
-        found.insert(0, Dimension(machine.network.name, machine.network, target.nodes))
+        physical.insert(0, Dimension(machine.network.name, machine.network, target.nodes))
     elif target.nodes > 1:
         raise MeshError(f"error: machine '{target.text}': expected {link.size} devices at most, its file has no [network]")
     if machine.chip is not None:
-        found.append(Dimension(machine.chip.name, machine.chip, machine.devices_per_chip))
-    return tuple(found)
+        physical.append(Dimension(machine.chip.name, machine.chip, machine.devices_per_chip))
+    return tuple(physical)
 
 
 def place(mesh: Mesh, target: Target) -> Placement:

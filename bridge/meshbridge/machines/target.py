@@ -45,14 +45,14 @@ class Target:
         return self.slices * prod(self.topology) * self.machine.devices_per_chip
 
     @property
-    def within(self) -> tuple[int, ...]:
+    def node_topology(self) -> tuple[int, ...]:
         """The topology of one slice or node."""
         return self.topology if self.machine.link.wrap_multiple else self.topology[-1:]
 
     @property
     def nodes(self) -> int:
         """How many slices or nodes there are."""
-        return self.slices * prod(self.topology) // prod(self.within)
+        return self.slices * prod(self.topology) // prod(self.node_topology)
 
 
 def parse(text: str) -> Target:

@@ -30,11 +30,11 @@ def divisions_of_stacks(
         others = {value for other, own in stacks.items() if other is not family for value in own - free}
         # A stack of gradients may begin as zeros, which are free, and nothing but the caller may read it.
         written_stacks = {scan.op.results[number] for scan in family.scans for number in scan.stacks}
-        found = in_parts((stacks[family] | written_stacks) - taken, linked, division, free, taken | others)
-        for value in found:
+        divided_values = in_parts((stacks[family] | written_stacks) - taken, linked, division, free, taken | others)
+        for value in divided_values:
             ways = divisions.setdefault(value, [])
             ways += [division] if division not in ways else []
-        taken |= found - free
+        taken |= divided_values - free
     return divisions
 
 

@@ -50,7 +50,7 @@ class Objective:
     "Bytes that a link carries in the time in which a collective starts."
     memory: float = 0.0
     "The price of a byte of memory that is held throughout the program, in bytes sent."
-    held: float = field(default=1.0, compare=False)
+    held_factor: float = field(default=1.0, compare=False)
     """The factor on that price of what loops carry unchanged, for each execution of the loops that read it. No resharding's price
     depends on it."""
 
